@@ -1,0 +1,1 @@
+"""Decisions about a history: pure, no I/O, no clock."""

@@ -1,0 +1,99 @@
+"""What a request will cost in tokens, from the best source there is.
+
+The last reported usage whose request is a prefix of this one; measured growth, stored with the rows it paid
+for; a learned rate for what no report covers. Providers that stop counting a turn's thinking once the next
+message is typed are followed in that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from openmem_hook import tokens
+from openmem_hook.compaction.edits import Standing
+from openmem_hook.messages import Facts, History
+from openmem_hook.tokens import Calibration
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A provider's count of a request: its prompt tokens, and our estimate of its overhead at that time."""
+
+    tokens: int
+    overhead: float
+
+
+ReportKey = tuple[bytes, str]
+"""Row key of the request's last message, id of the cut that stood ("" for none)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How a session's messages are priced.
+
+    `measured`: tokens that reports attributed to stored rows, None where none did. `offset`: tokens a report
+    showed beyond our estimate of the whole request (system prompt, tools and framing we don't see).
+    """
+
+    reports: Mapping[ReportKey, Report]
+    measured: Mapping[bytes, float | None]
+    offset: float
+    calibration: Calibration
+    drops_thinking: bool = False
+
+    def overhead(self, history: History) -> float:
+        return tokens.estimate(self.calibration, history.overhead)
+
+    def cost(self, key: bytes, fact: Facts) -> float:
+        known = self.measured.get(key)
+        return tokens.estimate(self.calibration, fact.sizes) if known is None else known
+
+    def thought(self, fact: Facts) -> float:
+        return tokens.estimate(self.calibration, fact.sizes.thought()) if fact.has_thinking else 0.0
+
+
+def per_message(history: History, sent: Sequence[Facts], scale: Scale) -> list[float]:
+    """Tokens of each message as it would go out. With `drops_thinking`, turns before the last count without."""
+    edge = last_typed(history) if scale.drops_thinking else 0
+    return [
+        scale.cost(key, fact) - (scale.thought(fact) if i < edge else 0.0)
+        for i, (key, fact) in enumerate(zip(history.keys, sent, strict=True))
+    ]
+
+
+def last_typed(history: History, end: int | None = None) -> int:
+    """Index of the last typed message before `end`, 0 without one."""
+    stop = len(history) if end is None else end
+    return next((i for i in range(stop - 1, -1, -1) if history.facts[i].kind == "typed"), 0)
+
+
+def full(history: History, sent: Sequence[Facts], standing: Standing | None, scale: Scale) -> float:
+    """The whole request priced message by message, without `offset`."""
+    costs = per_message(history, sent, scale)
+    start = history.lead if standing is None else standing.index + 1
+    head = 0.0 if standing is None else tokens.estimate(scale.calibration, standing.cut.head_sizes)
+    lead = sum(costs[: history.lead]) if history.lead_counts else 0.0
+    return scale.overhead(history) + lead + head + sum(costs[start:])
+
+
+def total(history: History, sent: Sequence[Facts], standing: Standing | None, scale: Scale) -> float:
+    """Prompt tokens of the request as it would go out."""
+    start = history.lead if standing is None else standing.index + 1
+    cut_id = "" if standing is None else standing.cut.id
+    for i in range(len(history) - 1, max(start - 2, -1), -1):
+        report = scale.reports.get((history.keys[i], cut_id))
+        if report is not None:
+            return max(report.tokens + _growth(history, sent, i, scale) - report.overhead, 0.0)
+    return max(full(history, sent, standing, scale) + scale.offset, 0.0)
+
+
+def _growth(history: History, sent: Sequence[Facts], reported: int, scale: Scale) -> float:
+    """Overhead now, and what was added after the reported message less what stopped counting since."""
+    keys = history.keys
+    added = sum(scale.cost(keys[i], sent[i]) for i in range(reported + 1, len(history)))
+    gone = 0.0
+    if scale.drops_thinking:
+        then, now = last_typed(history, reported + 1), last_typed(history)
+        gone = sum(scale.thought(sent[i]) for i in range(then, now))
+    return scale.overhead(history) + added - gone

@@ -1,0 +1,99 @@
+"""Turning a choice into a cut: the head as finished JSON, with the pointer and its map."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from openmem_hook import fingerprint
+from openmem_hook.compaction import wording
+from openmem_hook.compaction.edits import Cut, SwapMap, sent_message
+from openmem_hook.compaction.trim import Choice
+from openmem_hook.messages import Adapter, History, Part, Raw, facts_about
+from openmem_hook.tokens import ZERO
+
+_SEARCH_TOOL = "smart_compact_search"
+_PATH = re.compile(r"^(?:file_path|filePath|path|filename|notebook_path|target_file): (.+)$", re.MULTILINE)
+_PATCHED = re.compile(r"\*\*\* (?:Update|Add|Delete) File: ([^\n\\]+)")
+_WRITES = re.compile(r"write|edit|patch|create|replace", re.IGNORECASE)
+
+
+def freeze(
+    adapter: Adapter,
+    history: History,
+    choice: Choice,
+    swaps: SwapMap,
+    session: str,
+    reason: str,
+    generation: int,
+) -> Cut:
+    """The cut for a choice. Nothing in it depends on anything but its arguments."""
+    text = wording.pointer(session, trimmed(adapter, history, choice))
+    head: list[Raw] = []
+    shown: list[bytes] = []
+    for i in choice.kept:
+        raw = adapter.frozen(sent_message(adapter, history, i, swaps), i > choice.turn)
+        if raw is None:
+            continue
+        head.append(adapter.with_pointer(raw, text) if i == choice.carrier else raw)
+        if history.facts[i].identifies:
+            shown.append(history.facts[i].digest)
+    if choice.carrier is None:
+        head.append(adapter.with_pointer({"role": "user", "content": ""}, text))
+    payload = fingerprint.dump(head)
+    anchor = choice.anchor
+    return Cut(
+        id=fingerprint.short_id(history.keys[anchor], payload),
+        anchor=history.keys[anchor],
+        anchor_digest=history.facts[anchor].digest,
+        anchor_unique=bool(history.facts[anchor].answers or history.facts[anchor].calls),
+        before=_before(history, anchor),
+        head=payload,
+        shown=tuple(shown),
+        head_sizes=sum((facts_about(adapter, raw, 0).sizes for raw in head), ZERO),
+        reason=reason,
+        generation=generation,
+    )
+
+
+def _before(history: History, anchor: int) -> bytes | None:
+    places = range(anchor - 1, history.lead - 1, -1)
+    return next((history.facts[i].digest for i in places if history.facts[i].identifies), None)
+
+
+def trimmed(adapter: Adapter, history: History, choice: Choice) -> wording.Trimmed:
+    """The pointer's map: made by rule from what left."""
+    typed: list[str] = []
+    read: dict[str, None] = {}
+    written: dict[str, None] = {}
+    dropped = choice.dropped(history)
+    for i in dropped:
+        fact = history.facts[i]
+        if fact.kind in ("typed", "mixed"):
+            typed.append(_first_words(adapter.parts_of(history.messages[i])))
+        elif fact.calls:
+            for part in adapter.parts_of(history.messages[i]):
+                _note_files(part, read, written)
+    return wording.Trimmed(
+        messages=len(dropped),
+        turns=sum(history.facts[i].kind == "typed" for i in dropped),
+        typed=[words for words in typed if words],
+        read=[path for path in read if path not in written],
+        written=list(written),
+        has_tool=any(_SEARCH_TOOL in name for name in history.tool_names),
+    )
+
+
+def _first_words(parts: Sequence[Part]) -> str:
+    return next((part.text for part in parts if part.kind == "text" and part.text.strip()), "")
+
+
+def _note_files(part: Part, read: dict[str, None], written: dict[str, None]) -> None:
+    """Files that a call names by an argument, the latest mention last."""
+    if part.kind != "call":
+        return
+    patched = _PATCHED.findall(part.text)
+    target = written if patched or _WRITES.search(part.name) else read
+    for path in [*patched, *_PATH.findall(part.text)]:
+        target.pop(path, None)
+        target[path] = None

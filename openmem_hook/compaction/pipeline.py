@@ -1,0 +1,335 @@
+"""The decision about one request, as a visible row of steps over one frozen draft.
+
+`decide` looks at a history and what is known of it and says what to do; it does nothing. `finish` builds the
+outgoing body from a decision, new or replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from openmem_hook import fingerprint, tokens
+from openmem_hook.compaction import estimate, trim
+from openmem_hook.compaction.edits import Cut, Standing, Swap, SwapMap, apply, sent_message
+from openmem_hook.compaction.estimate import Scale
+from openmem_hook.compaction.freeze import freeze
+from openmem_hook.compaction.results import shorten
+from openmem_hook.compaction.standing import Followers, find_standing
+from openmem_hook.config import Limits
+from openmem_hook.messages import Adapter, Facts, History, Memo, Raw, facts_about
+
+SHORT_SHARE = 0.5
+"""A short form's cap as a share of the size above which results are compressed."""
+SQUEEZE = (4_000, 1_500, 600)
+"""Caps in characters tried in turn on kept results when a request is over the hard limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a thread's decisions go by. `result_chars` (0: off) and `note` were fixed at its first contact."""
+
+    result_chars: int
+    note: str | None
+    limits: Limits
+    new_edits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the store and memory hold about a session, as decisions read it.
+
+    `scale.measured` has the row key of every stored message. `digests` maps their digests to row keys. `sent`
+    are keys of messages sent while the store was out of reach: raw for good, though no row says so.
+    """
+
+    digests: Mapping[bytes, bytes]
+    cuts: Mapping[bytes, Cut]
+    swaps: SwapMap
+    followers: Followers
+    scale: Scale
+    sent: Set[bytes] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A decision in the making; every step returns a new one."""
+
+    adapter: Adapter
+    history: History
+    rules: Rules
+    known: Known
+    session: str
+    memo: Memo
+    standing: Standing | None = None
+    swaps: Mapping[tuple[bytes, str], Swap] = field(default_factory=dict)
+    new_swaps: tuple[Swap, ...] = ()
+    sent: tuple[Facts, ...] = ()
+    estimate: float = 0.0
+    before: float = 0.0
+    new_cut: Cut | None = None
+    kept: tuple[int, ...] = ()
+    reason: str = ""
+    note_event: str = ""
+
+
+Step = Callable[[Draft], Draft]
+
+
+def decide(draft: Draft) -> Draft:
+    for step in STEPS:
+        draft = step(draft)
+    return draft
+
+
+def find(draft: Draft) -> Draft:
+    known = draft.known
+    history, standing = find_standing(draft.history, known.cuts, known.followers, known.digests)
+    return replace(draft, history=history, standing=standing, swaps=known.swaps)
+
+
+def compress(draft: Draft) -> Draft:
+    """Results sent for the first time: short where they are over the limit, else raw for good."""
+    limit = draft.rules.result_chars
+    if not draft.rules.new_edits or limit <= 0:
+        return draft
+    made = []
+    known = draft.known
+    for i in range(_start(draft), len(draft.history)):
+        key = draft.history.keys[i]
+        if key not in known.scale.measured and key not in known.sent:
+            made += _swaps(draft, i, limit, int(limit * SHORT_SHARE), "size")
+    return _with_swaps(draft, made)
+
+
+def _start(draft: Draft) -> int:
+    return draft.history.lead if draft.standing is None else draft.standing.index + 1
+
+
+def _swaps(draft: Draft, index: int, over: int, cap: int, reason: str) -> list[Swap]:
+    fact, key = draft.history.facts[index], draft.history.keys[index]
+    if not any(slot.chars > over for slot in fact.results):
+        return []
+    parts = {part.call_id: part for part in draft.adapter.parts_of(draft.history.messages[index])}
+    made = []
+    for slot in fact.results:
+        if slot.chars > over:
+            result_id = fingerprint.short_id(fact.digest, slot.call_id)
+            text = shorten(parts[slot.call_id].text, result_id, cap)
+            if text is not None:
+                made.append(Swap(key, slot.call_id, result_id, text, reason))
+    return made
+
+
+def _with_swaps(draft: Draft, made: Sequence[Swap]) -> Draft:
+    if not made:
+        return draft
+    renewed = {(swap.key, swap.call_id) for swap in made}
+    kept = tuple(swap for swap in draft.new_swaps if (swap.key, swap.call_id) not in renewed)
+    merged = {**draft.swaps, **{(swap.key, swap.call_id): swap for swap in made}}
+    return replace(draft, swaps=merged, new_swaps=(*kept, *made))
+
+
+def weigh(draft: Draft) -> Draft:
+    """What the request costs as it would go out with the edits so far."""
+    sent = tuple(_sent_facts(draft, i) for i in range(len(draft.history)))
+    found = estimate.total(draft.history, sent, draft.standing, draft.known.scale)
+    return replace(draft, sent=sent, estimate=found, before=found)
+
+
+def _sent_facts(draft: Draft, index: int) -> Facts:
+    fact = draft.history.facts[index]
+    if not fact.results or not draft.swaps or index < _start(draft):
+        return fact
+    raw = sent_message(draft.adapter, draft.history, index, draft.swaps)
+    if raw is draft.history.messages[index]:
+        return fact
+    payload = fingerprint.dump(raw)
+    key = fingerprint.content_key(payload)
+    known = draft.memo.facts.get(key)
+    if known is None:
+        known = draft.memo.facts[key] = facts_about(draft.adapter, raw, len(payload))
+    return known
+
+
+def cut(draft: Draft) -> Draft:
+    """A new cut where a limit or the person asks for one and the gain is worth a break."""
+    if not draft.rules.new_edits:
+        return draft
+    reason = _reason(draft)
+    if not reason:
+        return draft
+    weights = _weights(draft)
+    choice = trim.choose(draft.history, weights, _target(draft, reason))
+    gain = 0.0 if choice is None else _gain(draft, choice, weights.tokens)
+    if choice is None or not _worth(draft, choice, reason, gain):
+        return replace(draft, note_event="nothing_to_trim", reason=reason if reason == "hard" else "")
+    made = freeze(draft.adapter, draft.history, choice, draft.swaps, draft.session, reason, len(draft.known.cuts) + 1)
+    gone = {draft.history.keys[i] for i in range(choice.anchor + 1)}
+    left = tuple(swap for swap in draft.new_swaps if swap.key not in gone or _is_kept(draft, choice, swap))
+    standing = Standing(made, choice.anchor)
+    draft = replace(draft, standing=standing, new_cut=made, new_swaps=left, kept=choice.kept, reason=reason)
+    return replace(draft, estimate=max(draft.before - gain, 0.0))
+
+
+def _is_kept(draft: Draft, choice: trim.Choice, swap: Swap) -> bool:
+    return any(draft.history.keys[i] == swap.key for i in choice.kept)
+
+
+def _reason(draft: Draft) -> str:
+    """Why a break is due: hard, forced, limit; empty for none. A retry breaks only for the first two."""
+    if _over_hard(draft):
+        return "hard"
+    history = draft.history
+    if _forced(draft):
+        return "forced"
+    last = history.facts[-1].kind if history.facts else ""
+    retry = bool(history.keys) and history.keys[-1] in draft.known.scale.measured
+    soft = draft.before > draft.rules.limits.trim_at
+    return "limit" if soft and not retry and last != "summarise" else ""
+
+
+def _forced(draft: Draft) -> bool:
+    """The newest typed message asks for it, nothing has answered it yet, and no cut has done it already."""
+    for i in range(len(draft.history) - 1, _start(draft) - 1, -1):
+        fact = draft.history.facts[i]
+        if fact.role == "assistant":
+            return False
+        if fact.kind == "typed" or fact.forces:
+            return fact.forces
+    return False
+
+
+def _over_hard(draft: Draft) -> bool:
+    limits = draft.rules.limits
+    size, media = _size(draft)
+    return (
+        (limits.hard is not None and draft.before > limits.hard)
+        or size > limits.max_body_bytes
+        or media > limits.max_media
+    )
+
+
+def _size(draft: Draft) -> tuple[int, int]:
+    """Body bytes and media of the request as it would go out."""
+    tail = draft.sent[_start(draft) :]
+    lead = draft.sent[: draft.history.lead]
+    head = 0 if draft.standing is None else len(draft.standing.cut.head)
+    shown = 0 if draft.standing is None else draft.standing.cut.head_sizes.images
+    size = draft.history.overhead_bytes + head + sum(fact.bytes + 1 for fact in (*lead, *tail))
+    return size, shown + sum(fact.media for fact in (*lead, *tail))
+
+
+def _weights(draft: Draft) -> trim.Weights:
+    return trim.Weights(
+        estimate.per_message(draft.history, draft.sent, draft.known.scale),
+        [fact.bytes + 1 for fact in draft.sent],
+        [fact.media for fact in draft.sent],
+    )
+
+
+def _target(draft: Draft, reason: str) -> trim.Target:
+    """What may be left of head and tail: a share of what system prompt and tools leave of the limit."""
+    limits = draft.rules.limits
+    size, media = _size(draft)
+    scale = draft.known.scale
+    room = max(limits.trim_at - scale.overhead(draft.history) - scale.offset, 0.0)
+    tight = reason == "hard"
+    return trim.Target(
+        tokens=room * limits.trim_to_fraction,
+        bytes=limits.max_body_bytes * trim.SLACK if tight and size > limits.max_body_bytes else None,
+        media=limits.max_media * trim.SLACK if tight and media > limits.max_media else None,
+    )
+
+
+def _worth(draft: Draft, choice: trim.Choice, reason: str, gain: float) -> bool:
+    """True where the gain in tokens pays for the break; bytes and media count at the hard limit."""
+    if not choice.dropped(draft.history):
+        return False
+    if reason == "limit" and draft.standing is not None:
+        return gain >= trim.REPEATED_GAIN * draft.rules.limits.trim_at
+    deeper = draft.standing is None or choice.anchor > draft.standing.index
+    return gain > 0 or (reason == "hard" and deeper and _over_size(draft))
+
+
+def _over_size(draft: Draft) -> bool:
+    size, media = _size(draft)
+    return size > draft.rules.limits.max_body_bytes or media > draft.rules.limits.max_media
+
+
+def _gain(draft: Draft, choice: trim.Choice, costs: Sequence[float]) -> float:
+    """Tokens the request loses by a cut, against the standing edits."""
+    scale, standing = draft.known.scale, draft.standing
+    head = 0.0 if standing is None else tokens.estimate(scale.calibration, standing.cut.head_sizes)
+    now = head + sum(costs[_start(draft) :])
+    then = trim.POINTER_TOKENS + sum(costs[i] for i in choice.kept) + sum(costs[choice.anchor + 1 :])
+    return now - then
+
+
+def _with_less(draft: Draft, made: Sequence[Swap]) -> Draft:
+    """The draft with results shortened, and the estimate less what that saves."""
+    scale = draft.known.scale
+    before = sum(estimate.per_message(draft.history, draft.sent, scale)[_start(draft) :])
+    draft = _with_swaps(draft, made)
+    sent = tuple(_sent_facts(draft, i) for i in range(len(draft.history)))
+    unmeasured = replace(scale, measured={})
+    touched = {swap.key for swap in made}
+    after = sum(
+        (unmeasured if key in touched else scale).cost(key, fact)
+        for key, fact in list(zip(draft.history.keys, sent, strict=True))[_start(draft) :]
+    )
+    return replace(draft, sent=sent, estimate=max(draft.estimate - max(before - after, 0.0), 0.0))
+
+
+def squeeze(draft: Draft) -> Draft:
+    """Still over the hard limit in tokens or bytes: shorten results that stay, the largest first."""
+    if not draft.rules.new_edits or draft.reason != "hard" or not _still_over(draft):
+        return draft
+    for cap in SQUEEZE:
+        order = sorted(range(_start(draft), len(draft.history)), key=lambda i: -max_chars(draft.history.facts[i]))
+        made = [swap for i in order for swap in _swaps(draft, i, cap * 5 // 4, cap, "hard")]
+        fresh = [swap for swap in made if draft.swaps.get((swap.key, swap.call_id)) != swap]
+        draft = _until_under(draft, fresh)
+        if not _still_over(draft):
+            return draft
+    return draft
+
+
+def max_chars(fact: Facts) -> int:
+    return max((slot.chars for slot in fact.results), default=0)
+
+
+def _until_under(draft: Draft, made: Sequence[Swap]) -> Draft:
+    """Swaps taken in batches, so that no more results are shortened than needed, at a bounded cost."""
+    step = max(1, len(made) // 8)
+    for at in range(0, len(made), step):
+        batch = [s for s in made[at : at + step] if _shorter(draft, s)]
+        draft = _with_less(draft, batch)
+        if not _still_over(draft):
+            return draft
+    return draft
+
+
+def _shorter(draft: Draft, swap: Swap) -> bool:
+    known = draft.swaps.get((swap.key, swap.call_id))
+    return known is None or len(swap.text) < len(known.text)
+
+
+def _still_over(draft: Draft) -> bool:
+    limits = draft.rules.limits
+    return (limits.hard is not None and draft.estimate > limits.hard) or _size(draft)[0] > limits.max_body_bytes
+
+
+STEPS: tuple[Step, ...] = (find, compress, weigh, cut, squeeze)
+
+
+def finish(draft: Draft, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The outgoing body: edits applied, a lost breakpoint set again, the note added."""
+    adapter, history = draft.adapter, draft.history
+    out: list[Raw] = apply(adapter, history, draft.standing, draft.swaps)
+    if draft.standing is not None:
+        out = adapter.with_marker(history.messages, out)
+    if draft.rules.note is not None:
+        return adapter.with_note(dict(body), out, draft.rules.note)
+    return adapter.with_messages(dict(body), out)

@@ -1,0 +1,95 @@
+"""Which cut stands: found by the fingerprints in a request, through small drift too.
+
+An exact anchor is looked for first. Where the chain broke before an anchor, the anchor is found by its own
+digest, the messages the head shows must all still be there, and the chain goes on from the anchor's recorded
+fingerprint, so that everything after it has its old names again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from openmem_hook import fingerprint
+from openmem_hook.compaction.edits import Cut, Standing
+from openmem_hook.messages import History
+
+Followers = Callable[[bytes], frozenset[bytes]]
+"""Digests of the messages known to have followed a fingerprint."""
+
+
+def find_standing(
+    history: History, cuts: Mapping[bytes, Cut], followers: Followers, known: Mapping[bytes, bytes]
+) -> tuple[History, Standing | None]:
+    """The deepest cut that applies, and the history with the names its messages have under it.
+
+    `cuts` by anchor fingerprint. `known` maps digests of stored messages to their row keys.
+    """
+    if not cuts:
+        return history, None
+    best = _exact(history, cuts, history.lead)
+    while True:
+        start = history.lead if best is None else best.index + 1
+        found = _drifted(history, cuts.values(), start, followers)
+        if found is None:
+            return history, best
+        history = _rebased(history, found, known)
+        best = _exact(history, cuts, found.index) or found
+
+
+def _exact(history: History, cuts: Mapping[bytes, Cut], start: int) -> Standing | None:
+    for i in range(len(history) - 1, start - 1, -1):
+        cut = cuts.get(history.keys[i])
+        if cut is not None and history.facts[i].identifies:
+            return Standing(cut, i)
+    return None
+
+
+def _drifted(history: History, cuts: Iterable[Cut], start: int, followers: Followers) -> Standing | None:
+    exact = set(history.keys)
+    wanted = {cut.anchor_digest: cut for cut in cuts if cut.anchor not in exact}
+    if not wanted:
+        return None
+    for i in range(len(history) - 1, start - 1, -1):
+        fact = history.facts[i]
+        cut = wanted.get(fact.digest) if fact.identifies else None
+        if cut is not None and _same_place(history, i, cut, followers) and _shows(history, i, cut):
+            return Standing(cut, i)
+    return None
+
+
+def _same_place(history: History, index: int, cut: Cut, followers: Followers) -> bool:
+    """Call ids are unique; words are not, so a typed anchor must stand between the same neighbours."""
+    if cut.anchor_unique:
+        return True
+    if _neighbour(history, range(index - 1, history.lead - 1, -1)) != cut.before:
+        return False
+    after = _neighbour(history, range(index + 1, len(history)))
+    told = followers(cut.anchor)
+    return after is None or not told or after in told
+
+
+def _neighbour(history: History, places: Iterable[int]) -> bytes | None:
+    return next((history.facts[i].digest for i in places if history.facts[i].identifies), None)
+
+
+def _shows(history: History, index: int, cut: Cut) -> bool:
+    """True where every message the head shows is still in the history, in order: else one was edited."""
+    there = iter(history.facts[i].digest for i in range(history.lead, index + 1))
+    return all(digest in there for digest in cut.shown)
+
+
+def _rebased(history: History, found: Standing, known: Mapping[bytes, bytes]) -> History:
+    """The history named as it was recorded: the anchor's fingerprint, and what follows chained from there."""
+    keys, chain = list(history.keys), list(history.chain)
+    for i in range(history.lead, found.index):
+        keys[i] = known.get(history.facts[i].digest, keys[i])
+    past = keys[found.index] = chain[found.index] = found.cut.anchor
+    for i in range(found.index + 1, len(history)):
+        fact = history.facts[i]
+        if fact.identifies:
+            past = keys[i] = fingerprint.chain(past, fact.digest)
+        else:
+            keys[i] = fingerprint.aside(past, fact.digest)
+        chain[i] = past
+    return replace(history, keys=keys, chain=chain)

@@ -1,0 +1,184 @@
+"""Choosing a cut: which messages a head keeps, where its anchor is, and whether the gain is worth a break.
+
+First choice: preamble, the reply before the last typed message, that message and its turn. Where that is still
+over the target, the oldest exchanges of the running turn go too, down to the last three. What pins an
+exchange is kept in the head: a deferred tool's reference that the tail still uses, items a provider signed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from openmem_hook.compaction import boundaries
+from openmem_hook.messages import Facts, History
+
+KEEP_EXCHANGES = 3
+REPEATED_GAIN = 0.2
+"""Share of `trim_at` that a thread's further breaks must gain, so that each lost cache pays for many requests."""
+SLACK = 0.5
+"""A break for body bytes or media count goes down to this share of the limit, for the same reason."""
+POINTER_TOKENS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`kept`: indices the head shows, in order. `carrier`: the one that carries the pointer, None where the
+    pointer is a message of its own. `anchor`: index of the last message the head stands for. `turn`: index of
+    the last typed message."""
+
+    kept: tuple[int, ...]
+    carrier: int | None
+    anchor: int
+    turn: int
+
+    def dropped(self, history: History) -> list[int]:
+        kept = set(self.kept)
+        return [i for i in range(history.lead, self.anchor + 1) if i not in kept]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What each message of a history costs as it would be sent: tokens, bytes, media."""
+
+    tokens: Sequence[float]
+    bytes: Sequence[int]
+    media: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a cut should bring head and tail under, each None where that dimension is not over its limit."""
+
+    tokens: float
+    bytes: float | None = None
+    media: float | None = None
+
+
+def choices(history: History) -> Iterator[Choice]:
+    """Legal cuts from the first choice to the deepest."""
+    facts = history.facts
+    allowed = boundaries.legal(history)
+    ends = boundaries.closed(facts)
+    first = _first_typed(history)
+    if first is None:
+        yield from _without_typed(history, allowed)
+        return
+    edge = _after_system(facts, first + 1)
+    preamble = tuple(i for i in range(history.lead, edge) if not (facts[i].calls or facts[i].answers) or i == first)
+    turn = max((i for i in range(first, len(facts)) if facts[i].kind == "typed"), default=first)
+    reply = _reply(history, edge, turn, ends, allowed)
+    typed = () if turn == first else (turn, *range(turn + 1, _after_system(facts, turn + 1)))
+    start = edge if turn == first else _after_system(facts, turn + 1)
+    if not ends[edge] or not ends[turn]:
+        return
+    for at in _starts(history, allowed, start, turn):
+        pinned = _pinned(history, at)
+        before = [i for i in pinned if edge <= i < turn and i not in reply]
+        inside = [i for i in pinned if start <= i < at]
+        yield Choice((*preamble, *sorted({*before, *reply}), *typed, *inside), turn, at - 1, turn)
+
+
+def _first_typed(history: History) -> int | None:
+    places = range(history.lead, len(history))
+    facts = history.facts
+    typed = next((i for i in places if facts[i].kind in ("typed", "mixed")), None)
+    if typed is not None:
+        return typed
+    return next((i for i in places if facts[i].role == "user" and not facts[i].answers), None)
+
+
+def _after_system(facts: Sequence[Facts], at: int) -> int:
+    while at < len(facts) and facts[at].role == "system":
+        at += 1
+    return at
+
+
+def _reply(history: History, edge: int, turn: int, ends: Sequence[bool], allowed: Sequence[bool]) -> tuple[int, ...]:
+    """The output before the last typed message; without one, what keeps the roles legal after a system message."""
+    facts = history.facts
+    last = next((i for i in range(turn - 1, edge - 1, -1) if facts[i].role == "assistant"), None)
+    if last is None:
+        return ()
+    first = last
+    while first > edge and facts[first - 1].role == "assistant":
+        first -= 1
+    run = range(first, last + 1)
+    if ends[first] and not any(facts[i].calls for i in run) and any(facts[i].has_text for i in run):
+        return tuple(run)
+    if facts[edge - 1].role != "system":
+        return ()
+    opened = next((i for i in range(first, edge - 1, -1) if allowed[i] and facts[i].role == "assistant"), None)
+    return () if opened is None else tuple(i for i in range(opened, turn) if facts[i].role != "system")
+
+
+def _starts(history: History, allowed: Sequence[bool], start: int, turn: int) -> Iterator[int]:
+    """Places where the tail may begin: right after the typed message, then ever deeper in its turn."""
+    facts = history.facts
+    anchored = _anchored(facts, start, start)
+    if anchored is not None:
+        yield anchored
+    solid = next((i for i in range(start, len(facts)) if facts[i].kind in ("unknown", "compaction")), len(facts))
+    thought = history.must_start_with_thinking and any(f.has_thinking for f in facts[turn:])
+    exchanges = [o for o in boundaries.outputs(history, start) if o.calls]
+    for output in exchanges[1 : len(exchanges) - KEEP_EXCHANGES + 1]:
+        at = output.first
+        if at > solid:
+            return
+        if allowed[at] and (facts[at].starts_with_thinking or not thought):
+            place = _anchored(facts, at, start)
+            if place is not None:
+                yield place
+
+
+def _anchored(facts: Sequence[Facts], at: int, start: int) -> int | None:
+    """The place after the last message before `at` that has an identity; what lies between stays in the tail."""
+    while at > 0 and not facts[at - 1].identifies:
+        at -= 1
+    return at if at >= start else None
+
+
+def _pinned(history: History, at: int) -> list[int]:
+    """Messages of exchanges before `at` that must stay: tool references in use, signed items of a provider."""
+    facts = history.facts
+    used = {name for fact in facts[at:] for name in fact.tool_names}
+    wanted = {n for n in used if n in history.deferred or n not in history.tool_names}
+    marked = [i for i in range(history.lead, at) if facts[i].signed or wanted.intersection(facts[i].references)]
+    if not marked:
+        return []
+    whole = {i: range(o.first, o.end) for o in boundaries.outputs(history, history.lead) for i in range(o.first, o.end)}
+    return sorted({j for i in marked for j in whole.get(i, range(i, i + 1)) if j < at})
+
+
+def _without_typed(history: History, allowed: Sequence[bool]) -> Iterator[Choice]:
+    """Nothing typed is left to carry the pointer (a compaction stands before a running turn): it stands alone."""
+    for at in _starts(history, allowed, history.lead, history.lead):
+        if at > history.lead:
+            yield Choice((), None, at - 1, history.lead)
+
+
+def choose(history: History, weights: Weights, target: Target) -> Choice | None:
+    """The first cut that fits the target, else the deepest."""
+    measures = [
+        (_sums(kind), kind, limit)
+        for kind, limit in (
+            (weights.tokens, target.tokens - POINTER_TOKENS),
+            (weights.bytes, target.bytes),
+            (weights.media, target.media),
+        )
+        if limit is not None
+    ]
+    last = None
+    for choice in choices(history):
+        last = choice
+        if all(
+            sums[-1] - sums[choice.anchor + 1] + sum(kind[i] for i in choice.kept) <= limit
+            for sums, kind, limit in measures
+        ):
+            return choice
+    return last
+
+
+def _sums(values: Sequence[float]) -> list[float]:
+    return list(accumulate(values, initial=0.0))

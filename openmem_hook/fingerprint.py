@@ -1,0 +1,83 @@
+"""Identity of messages: a digest of what one says, a fingerprint of it and its whole past.
+
+The canonical form is JSON with sorted keys, without cache breakpoints at any depth, numbers in one spelling.
+What takes part in it is the adapters' business (`Part.identity`); how it becomes bytes is decided here, and
+every hash starts with the name of the algorithm, so that a change of rules can't pass for a change of text.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+SIZE = 16
+"""Bytes of a digest: collisions inside a tenant are out of reach, and a row stays small."""
+
+_DIGEST = b"openmem-digest-1:"
+_CHAIN = b"openmem-chain-1:"
+_ASIDE = b"openmem-aside-1:"
+ROOT = blake2b(_CHAIN + b"root", digest_size=SIZE).digest()
+
+_EXACT_FLOAT = 2**53
+
+
+def dump(value: Any) -> bytes:
+    """JSON bytes of anything a client's body can hold, lone surrogates and huge numbers included."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value, ensure_ascii=True, default=repr, separators=(",", ":")).encode()
+
+
+def load(payload: bytes) -> Any:
+    """Frozen JSON of ours back; the slower parser knows the lone surrogates that the fast one refuses."""
+    try:
+        return orjson.loads(payload)
+    except ValueError:
+        return json.loads(payload)
+
+
+def dump_sorted(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        return json.dumps(value, ensure_ascii=True, default=repr, sort_keys=True).encode()
+
+
+def canonical(value: Any) -> Any:
+    """The value without what clients vary: cache breakpoints, and 1.0 against 1."""
+    if isinstance(value, dict):
+        return {str(k): canonical(v) for k, v in value.items() if k != "cache_control"}
+    if isinstance(value, list):
+        return [canonical(v) for v in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_FLOAT:
+        return int(value)
+    return value
+
+
+def digest(identity: Any) -> bytes:
+    return blake2b(_DIGEST + dump_sorted(identity), digest_size=SIZE).digest()
+
+
+def chain(previous: bytes, own: bytes) -> bytes:
+    """Fingerprint of a message with this digest after this past."""
+    return blake2b(_CHAIN + previous + own, digest_size=SIZE).digest()
+
+
+def aside(previous: bytes, own: bytes) -> bytes:
+    """Key of a message that takes no part in identity, at its place in the history."""
+    return blake2b(_ASIDE + previous + own, digest_size=SIZE).digest()
+
+
+def content_key(raw: bytes) -> bytes:
+    """Key under which facts about exactly these bytes are remembered."""
+    return blake2b(raw, digest_size=SIZE).digest()
+
+
+def short_id(*parts: bytes | str) -> str:
+    """16 lower-case hex characters that name something inside a tenant."""
+    joined = b"\0".join(p if isinstance(p, bytes) else p.encode("utf-8", "surrogatepass") for p in parts)
+    return blake2b(joined, digest_size=8, person=b"openmem-id").hexdigest()

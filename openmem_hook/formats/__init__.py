@@ -1,0 +1,26 @@
+"""Wire formats: the table that picks one by call type and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from openmem_hook.formats import anthropic, chat, responses
+from openmem_hook.messages import Adapter
+
+ADAPTERS: tuple[Adapter, ...] = (
+    cast("Adapter", anthropic),
+    cast("Adapter", responses),
+    cast("Adapter", chat),
+)
+"""In the order they are asked; chat, the least particular shape, comes last."""
+
+
+def adapter_for(call_type: str, data: Mapping[str, Any]) -> Adapter | None:
+    """The format of a request, by call type and by shape; None for everything else."""
+    found = (a for a in ADAPTERS if call_type in a.call_types and a.matches(data))
+    return next(found, None)
+
+
+def adapter_named(name: str) -> Adapter | None:
+    return next((adapter for adapter in ADAPTERS if adapter.name == name), None)

@@ -1,0 +1,55 @@
+"""Where recorded counts stop being comparable although no record says so.
+
+Some clients clear old tool results on their own, silently: in the middle of a turn the prompt gets smaller.
+Nothing else does that. (At the start of a turn it may: providers then drop the thinking of the one before.)
+Counts before and after are not those of one history, so that a new segment begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from openmem_hook.replay.session import Message, Step
+
+DROP_TOKENS = 2_000
+"""Smaller drops inside a turn occur without a clearing, up to 1,127 in the sessions looked at."""
+
+
+def mark_clearings(steps: list[Step]) -> tuple[list[Step], int]:
+    """The steps with a segment more after each silent clearing, and how many there were.
+
+    What the client sent is not known after one, until its next compaction replaces everything anyway.
+    """
+    marked: list[Step] = []
+    clearings = 0
+    for step in steps:
+        if step.parent is None:
+            marked.append(step)
+            continue
+        before, above = steps[step.parent], marked[step.parent]
+        cleared = _cleared(before, step)
+        clearings += cleared
+        known = (above.sent_known or step.segment > before.segment) and not cleared
+        segment = step.segment + above.segment - before.segment + cleared
+        marked.append(replace(step, segment=segment, sent_known=known))
+    return marked, clearings
+
+
+def _cleared(before: Step, after: Step) -> bool:
+    if before.recorded is None or after.recorded is None:
+        return False
+    if (before.segment, before.model) != (after.segment, after.model):
+        return False
+    new = after.messages[len(before.messages) + len(before.reply) :]
+    drop = before.recorded.prompt_tokens - after.recorded.prompt_tokens
+    return drop > DROP_TOKENS and all(_is_results(message) for message in new)
+
+
+def _is_results(message: Message) -> bool:
+    if message.get("role") == "tool" or str(message.get("type", "")).endswith("_output"):
+        return True
+    content: Any = message.get("content")
+    return isinstance(content, list) and all(
+        isinstance(block, dict) and block.get("type") == "tool_result" for block in content
+    )

@@ -1,0 +1,144 @@
+"""Every database is opened here: private files, one set of pragmas, migrations from `.sql` files."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import contextmanager
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BUSY_S = 0.8
+"""Seconds to wait for another worker's short transaction; well inside the hook's deadline."""
+
+_PRAGMAS = (
+    "PRAGMA journal_mode = WAL",  # readers never wait for the writer
+    "PRAGMA synchronous = NORMAL",  # survives a killed process; a power cut may lose the newest, never damage
+    "PRAGMA temp_store = MEMORY",  # no message text in temporary files
+    "PRAGMA cache_size = -2000",  # 2 MB a connection, so that many stay open
+    "PRAGMA journal_size_limit = 4194304",  # a WAL grown by one big message shrinks again
+    "PRAGMA trusted_schema = OFF",
+)
+_SIDE = ("", "-wal", "-shm", "-journal")
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class StoreError(Exception):
+    """The store can't be used as it is; says why in one line without any text of a message."""
+
+
+def private_folder(path: Path) -> None:
+    """The folder and those above it that had to be made, open to the owner only."""
+    missing = [p for p in (path, *path.parents) if not p.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o700)
+
+
+def _private_file(path: Path) -> None:
+    """Made before SQLite does, which would use the default mask; its side files take over the mode."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if os.fstat(handle).st_mode & 0o077:
+            os.fchmod(handle, 0o600)
+    finally:
+        os.close(handle)
+
+
+def connect(path: Path, kind: str) -> sqlite3.Connection:
+    """A connection for writing to a database of this kind ("catalog" or "session"), migrated.
+
+    May be used from any thread, one at a time. Raises StoreError, sqlite3.Error or OSError.
+    """
+    private_folder(path.parent)
+    _private_file(path)
+    db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        for pragma in _PRAGMAS:
+            db.execute(pragma)
+        _migrate(db, kind)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def inode(path: Path) -> int:
+    """Which file is at this path, 0 for none: a connection outlives the deletion of its file."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+@cache
+def migrations(kind: str) -> tuple[str, ...]:
+    folder = resources.files("openmem_hook.store") / "migrations"
+    files = sorted((f for f in folder.iterdir() if f.name.startswith(f"{kind}_")), key=lambda f: f.name)
+    return tuple(f.read_text("utf-8") for f in files)
+
+
+def _migrate(db: sqlite3.Connection, kind: str) -> None:
+    scripts = migrations(kind)
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version == len(scripts):
+        return
+    if version > len(scripts):
+        raise StoreError(f"a {kind} database has schema {version}, this version of openmem knows {len(scripts)}")
+    with transaction(db):
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        for script in scripts[version:]:
+            for statement in _statements(script):
+                db.execute(statement)
+        db.execute(f"PRAGMA user_version = {len(scripts)}")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Statements one by one: `executescript` would commit the transaction they belong to."""
+    held = ""
+    for line in script.splitlines(keepends=True):
+        held += line
+        if sqlite3.complete_statement(held):
+            yield held
+            held = ""
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """An immediate transaction: a read that later writes would otherwise fail without waiting its turn."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and (code & 0xFF) in _DAMAGED
+
+
+def set_aside(path: Path) -> None:
+    """A damaged database is renamed, never deleted: what is in it may still be wanted."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    for side in _SIDE:
+        part = path.with_name(path.name + side)
+        if part.exists():
+            part.rename(aside.with_name(aside.name + side))
+
+
+def delete(path: Path) -> None:
+    """A database and its side files."""
+    for side in _SIDE:
+        path.with_name(path.name + side).unlink(missing_ok=True)

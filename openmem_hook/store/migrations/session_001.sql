@@ -1,0 +1,82 @@
+-- One session: every message once. Public: messages, lines, both full-text tables, events. Private: the rest.
+
+CREATE TABLE messages (
+    seq         INTEGER PRIMARY KEY,
+    role        TEXT    NOT NULL,              -- user, assistant, tool, system
+    kind        TEXT    NOT NULL,              -- typed, mixed, notice, recap, summarise, reply, call, result, ...
+    tool_name   TEXT    NOT NULL DEFAULT '',   -- tools called or answered, comma separated
+    text        TEXT    NOT NULL,
+    in_context  INTEGER NOT NULL,              -- 1 while the thread's newest request shows it whole
+    thread      TEXT    NOT NULL,
+    created_at  REAL    NOT NULL               -- seconds since 1970
+);
+
+-- A line of every message. The id holds both numbers, so that a line costs no index of its own.
+CREATE TABLE lines (
+    id      INTEGER PRIMARY KEY,
+    text    TEXT NOT NULL,
+    seq     INTEGER GENERATED ALWAYS AS (id >> 24) VIRTUAL,
+    line_no INTEGER GENERATED ALWAYS AS (id & 16777215) VIRTUAL   -- from 1
+);
+
+CREATE VIRTUAL TABLE messages_fts USING fts5(text, content = 'messages', content_rowid = 'seq');
+-- Lines are counted and shown, not ranked: no column sizes. Positions stay, for phrases.
+CREATE VIRTUAL TABLE lines_fts USING fts5(text, content = 'lines', content_rowid = 'id', columnsize = 0);
+
+CREATE TABLE events (
+    id         INTEGER PRIMARY KEY,
+    kind       TEXT NOT NULL,                  -- trim, compression, usage, fail_open, forced, nothing_to_trim, ...
+    created_at REAL NOT NULL,
+    data       TEXT NOT NULL                   -- JSON: numbers and names, never message text
+);
+
+-- The client's message as it came, compressed with its own text as dictionary, and its identity.
+CREATE TABLE records (
+    seq    INTEGER PRIMARY KEY,
+    key    BLOB NOT NULL,
+    past   BLOB NOT NULL,                      -- fingerprint before it
+    digest BLOB NOT NULL,
+    thread INTEGER NOT NULL,
+    format TEXT NOT NULL,
+    tokens REAL,                               -- measured growth attributed to it
+    body   BLOB NOT NULL
+);
+CREATE UNIQUE INDEX records_key ON records (key);
+
+CREATE TABLE edits (
+    id         INTEGER PRIMARY KEY,
+    kind       TEXT NOT NULL,                  -- cut, swap
+    name       TEXT NOT NULL,                  -- 16 hex: a cut's id, a compressed result's id
+    key        BLOB NOT NULL,                  -- a cut's anchor, a swap's message
+    call_id    TEXT NOT NULL DEFAULT '',
+    reason     TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    state      TEXT NOT NULL,                  -- prepared, active
+    created_at REAL NOT NULL,
+    payload    BLOB NOT NULL,                  -- finished JSON or text: what is sent
+    detail     TEXT NOT NULL DEFAULT '{}'      -- JSON: what finds the edit again
+);
+CREATE UNIQUE INDEX edits_place ON edits (kind, key, call_id);
+CREATE INDEX edits_name ON edits (name);
+
+CREATE TABLE threads (
+    id           INTEGER PRIMARY KEY,
+    name         TEXT NOT NULL,
+    agent        TEXT NOT NULL,                -- hash of the client's own name for it, '' for the main agent
+    root         BLOB NOT NULL,                -- key of its first message with an identity
+    tip          BLOB NOT NULL,                -- key of the newest message sent
+    has_tools    INTEGER NOT NULL,
+    note         INTEGER NOT NULL,             -- version of the note's wording, 0 for none
+    result_chars INTEGER NOT NULL,             -- results above are compressed, 0 for none
+    "offset"     REAL NOT NULL DEFAULT 0,
+    created_at   REAL NOT NULL
+);
+
+CREATE TABLE reports (
+    id       INTEGER PRIMARY KEY,
+    call_id  TEXT NOT NULL UNIQUE,
+    key      BLOB NOT NULL,
+    cut      TEXT NOT NULL,
+    tokens   INTEGER NOT NULL,
+    overhead REAL NOT NULL
+);
