@@ -12,24 +12,38 @@ import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from openmem_hook import fingerprint, tokens
+from openmem_hook import tokens
 from openmem_hook.compaction import estimate, threads, wording
 from openmem_hook.compaction.estimate import Scale
+from openmem_hook.compaction.learning import Learned, Sample, learn
 from openmem_hook.compaction.pipeline import Draft, Known, Rules, decide, find, finish
+from openmem_hook.compaction.record import (
+    Adopted,
+    Event,
+    Savings,
+    Thread,
+    UsageWrite,
+    Write,
+    ended_threads,
+    events_of,
+    rows_of,
+    savings_of,
+    shown_by_head,
+)
+from openmem_hook.compaction.threads import derived_id
 from openmem_hook.config import Limits, Settings
 from openmem_hook.formats import breakpoints
 from openmem_hook.formats.decode import decode
 from openmem_hook.formats.usage import Usage
-from openmem_hook.messages import Adapter, Facts, History, Memo, joined
+from openmem_hook.messages import Adapter, History, Memo
 from openmem_hook.store import catalog, names, sessions
 from openmem_hook.store.pool import LOCK_S, Live, Pool, SessionBusyError
-from openmem_hook.store.sessions import Adopted, Event, NewRow, Thread, Write
 from openmem_hook.tokens import Calibration
 
 WORKERS = 16
@@ -63,14 +77,6 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Savings:
-    """Estimated prompt tokens of a request without and with the edits."""
-
-    before: int
-    after: int
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """The body to send. It is the very object that came in where nothing was to do."""
 
@@ -84,18 +90,12 @@ class Pending:
     """What the success hook needs to learn from a response."""
 
     live: Live
-    history: History
-    sent: Sequence[Facts]
-    cut: str
-    start: int
+    sample: Sample
     new_cut: bool
     thread: Thread
     model: str
     estimate: float
-    full: float
-    scale: Scale
     layout: str
-    started: float
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -147,7 +147,9 @@ class Compactor:
         if _auxiliary(history, live):
             return self._replayed_aside(request, history, live)
         state = live.state if live is not None else sessions.SessionState()
-        place = threads.place(history, names.thread_label(request.agent_thread), list(state.threads.values()), state.owner)
+        place = threads.place(
+            history, names.thread_label(request.agent_thread), list(state.threads.values()), state.owner
+        )
         known = _known(state, self._calibration(folder, request), 0.0, request.model)
         thread = self._thread(request, history, place, state, known.scale.calibration)
         draft = find(self._draft(request, history, name or "", replace(known), thread, edits=False, memo=Memo()))
@@ -184,7 +186,7 @@ class Compactor:
         folder = names.tenant_folder(request.tenant)
         if request.session_id is not None:
             return folder, names.session_name(request.tenant, request.session_id)
-        derived = _derived_id(history)
+        derived = derived_id(history)
         return folder, None if derived is None else names.session_name(request.tenant, derived)
 
     def _without_store(self, request: Request, history: History) -> Outcome:
@@ -195,9 +197,7 @@ class Compactor:
         messages = list(history.messages)
         return Outcome(request.adapter.with_note(dict(request.body), messages, wording.NOTES[note]))
 
-    def _with_session(
-        self, request: Request, history: History, live: Live, ticket: Ticket, started: float
-    ) -> Outcome:
+    def _with_session(self, request: Request, history: History, live: Live, ticket: Ticket, started: float) -> Outcome:
         db = live.database()
         if _auxiliary(history, live):
             return self._replayed_aside(request, history, live)
@@ -227,9 +227,7 @@ class Compactor:
             self._adopt(history, live)
         thread = self._thread(request, history, place, state, calibration)
         known = _known(state, calibration, thread.offset, request.model)
-        draft = decide(
-            self._draft(request, history, live.name, known, thread, edits=request.may_edit, memo=live.memo)
-        )
+        draft = decide(self._draft(request, history, live.name, known, thread, edits=request.may_edit, memo=live.memo))
         return draft, thread, place
 
     def _draft(
@@ -282,7 +280,9 @@ class Compactor:
         tip = history.keys[-1]
         if place.thread:
             known = state.threads[place.thread]
-            return replace(known, tip=tip if place.extends else known.tip, has_tools=known.has_tools or history.has_tools)
+            return replace(
+                known, tip=tip if place.extends else known.tip, has_tools=known.has_tools or history.has_tools
+            )
         parent = state.threads.get(state.owner.get(history.keys[place.shared - 1], 0)) if place.shared else None
         if parent is None and state.adopted is not None:
             parent = state.adopted.thread
@@ -299,9 +299,7 @@ class Compactor:
             offset=0.0 if parent is None else parent.offset,
         )
 
-    def _write(
-        self, request: Request, draft: Draft, thread: Thread, place: threads.Place, live: Live
-    ) -> Write:
+    def _write(self, request: Request, draft: Draft, thread: Thread, place: threads.Place, live: Live) -> Write:
         """What this decision writes: new rows with their visibility, edits, events."""
         state, history = live.state, draft.history
         start = history.lead if draft.standing is None else draft.standing.index + 1
@@ -312,30 +310,26 @@ class Compactor:
             if not any((history.keys[i], slot.call_id) in draft.swaps for slot in history.facts[i].results)
         }
         if draft.standing is not None and draft.new_cut is None:
-            whole |= _shown(history, draft.standing.index, draft.standing.cut.shown)
+            whole |= shown_by_head(history, draft.standing.index, draft.standing.cut.shown)
         new = [i for i, key in enumerate(history.keys) if key not in state.measured]
-        rows = _rows(draft, new, whole)
+        rows = rows_of(draft, new, whole)
         hidden = [k for i, k in enumerate(history.keys) if i not in whole] if draft.new_cut or draft.new_swaps else []
         adopted = state.adopted
         cuts = [cut for cut in (adopted.cut if adopted else None, draft.new_cut) if cut is not None]
         swaps = (*(adopted.swaps if adopted is not None else ()), *draft.new_swaps)
-        ended = _ended(history, thread, place, state)
+        ended = ended_threads(history, thread, place, state.threads.values())
         now = self.clock()
-        return Write(thread, rows, cuts, swaps, self._events(request, draft), hidden, (), ended, now)
-
-    def _events(self, request: Request, draft: Draft) -> list[Event]:
-        found = []
-        about = {"model": request.model, "thread_agent": request.agent}
-        for swap in draft.new_swaps:
-            if swap.reason == "size":
-                found.append(Event("compression", {**about, "id": swap.id, "chars_after": len(swap.text)}))
-        if draft.new_cut is not None or any(swap.reason == "hard" for swap in draft.new_swaps):
-            found.append(Event("trim", {**about, **_trim_numbers(draft)}))
-        if draft.reason == "forced" and draft.new_cut is not None:
-            found.append(Event("forced", about))
-        if draft.note_event and not found and _forced_for_nothing(draft):
-            found.append(Event("nothing_to_trim", {**about, "estimate": round(draft.estimate)}))
-        return found
+        return Write(
+            thread,
+            rows,
+            cuts,
+            swaps,
+            events_of(draft, {"model": request.model, "agent": request.agent}),
+            hidden,
+            (),
+            ended,
+            now,
+        )
 
     def _index(self, live: Live, write: Write) -> None:
         anchors = [cut.anchor for cut in write.cuts]
@@ -350,9 +344,7 @@ class Compactor:
             live.file.failed(error)
             raise
         if written and write.events:
-            self.pool.catalog(
-                live.tenant, lambda cat: catalog.record(cat, live.name, write.events, self.clock())
-            )
+            self.pool.catalog(live.tenant, lambda cat: catalog.record(cat, live.name, write.events, self.clock()))
         return written
 
     def _touch(self, live: Live, request: Request) -> None:
@@ -370,7 +362,7 @@ class Compactor:
         body = finish(draft, request.body)
         if len(live.memo.facts) > MEMO_SLACK * len(draft.history) + 64:
             live.memo.facts.clear()
-        savings = _savings(draft)
+        savings = savings_of(draft)
         if request.call_id:
             self._remember(request, draft, live, thread, body, savings, started)
         return Outcome(body, savings, draft.standing is not None)
@@ -388,18 +380,19 @@ class Compactor:
         scale = draft.known.scale
         pending = Pending(
             live=live,
-            history=draft.history,
-            sent=draft.sent,
-            cut="" if draft.standing is None else draft.standing.cut.id,
-            start=draft.history.lead if draft.standing is None else draft.standing.index + 1,
+            sample=Sample(
+                history=draft.history,
+                sent=draft.sent,
+                cut="" if draft.standing is None else draft.standing.cut.id,
+                start=draft.history.lead if draft.standing is None else draft.standing.index + 1,
+                full=estimate.full(draft.history, draft.sent, draft.standing, scale),
+                scale=scale,
+            ),
             new_cut=draft.new_cut is not None,
             thread=thread,
             model=request.model,
             estimate=draft.estimate,
-            full=estimate.full(draft.history, draft.sent, draft.standing, scale),
-            scale=scale,
             layout=breakpoints.layout(body),
-            started=started,
             details={
                 "agent": request.agent,
                 "format": request.adapter.name,
@@ -460,18 +453,18 @@ class Compactor:
         return await loop.run_in_executor(self._executor, self._record, call_id, pending, usage)
 
     def _record(self, call_id: str, pending: Pending, usage: Usage) -> bool:
-        live = pending.live
+        live, sample = pending.live, pending.sample
         now = self.clock()
         with live.lock:
             db = live.database()
-            learned = _learn(pending, live.state, usage)
+            learned = learn(pending.sample, live.state.reports, usage.prompt_tokens)
             event = Event("usage", _usage_data(pending, usage))
-            report = sessions.Usage(
+            report = UsageWrite(
                 call_id=call_id,
-                key=pending.history.keys[-1],
-                cut=pending.cut,
+                key=sample.history.keys[-1],
+                cut=sample.cut,
                 tokens=usage.prompt_tokens,
-                overhead=pending.scale.overhead(pending.history),
+                overhead=sample.scale.overhead(sample.history),
                 measured=learned.measured,
                 thread=pending.thread.id,
                 offset=learned.offset,
@@ -511,46 +504,6 @@ class Compactor:
         self.pool.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """What a report teaches: tokens of the rows it paid for, a thread's offset, the model's rate."""
-
-    measured: Sequence[tuple[bytes, float]] = ()
-    offset: float | None = None
-    calibration: Calibration | None = None
-
-
-def _learn(pending: Pending, state: sessions.SessionState, usage: Usage) -> Learned:
-    """Growth since the last report of the same line under the same cut, else how far the whole was off."""
-    if usage.prompt_tokens is None:
-        return Learned()
-    history, scale = pending.history, pending.scale
-    offset = usage.prompt_tokens - pending.full
-    places = range(len(history) - 2, max(pending.start - 2, -1), -1)
-    base = next((i for i in places if (history.keys[i], pending.cut) in state.reports), None)
-    if base is None:
-        return Learned(offset=offset)
-    report = state.reports[(history.keys[base], pending.cut)]
-    grown = usage.prompt_tokens - report.tokens - round(scale.overhead(history) - report.overhead)
-    between = range(base + 1, len(history))
-    left = _left(pending, base)
-    sizes = [pending.sent[i].sizes for i in between]
-    shares = tokens.attribute(sizes, grown, scale.calibration, left)
-    if shares is None:
-        return Learned(offset=offset)
-    measured = [(history.keys[i], share) for i, share in zip(between, shares, strict=True)]
-    learned = tokens.learn(scale.calibration, sum(sizes, tokens.ZERO) - left, grown)
-    return Learned(measured, offset, learned)
-
-
-def _left(pending: Pending, base: int) -> tokens.Sizes:
-    """Thinking of finished turns that the provider stopped counting since the report at `base`."""
-    if not pending.scale.drops_thinking:
-        return tokens.ZERO
-    then, now = estimate.last_typed(pending.history, base + 1), estimate.last_typed(pending.history)
-    return sum((pending.sent[i].sizes.thought() for i in range(then, now)), tokens.ZERO)
-
-
 def _usage_data(pending: Pending, usage: Usage) -> dict[str, Any]:
     return {
         **pending.details,
@@ -558,7 +511,7 @@ def _usage_data(pending: Pending, usage: Usage) -> dict[str, Any]:
         "model": pending.model,
         "thread": pending.thread.name,
         "estimate": round(pending.estimate),
-        "cut": pending.cut,
+        "cut": pending.sample.cut,
         "new_cut": pending.new_cut,
         "layout": pending.layout,
     }
@@ -568,16 +521,6 @@ def _ignore_outcome(work: asyncio.Future[Outcome]) -> None:
     """Nobody waits any more; reading the outcome keeps asyncio from reporting it as unread."""
     if not work.cancelled():
         work.exception()
-
-
-def _derived_id(history: History) -> str | None:
-    """An id for a conversation whose client names none: what was typed first and what answered it."""
-    facts = history.facts[history.lead :]
-    typed = next((f.digest for f in facts if f.kind in ("typed", "mixed")), None)
-    answer = next((f.digest for f in facts if f.role == "assistant" and f.identifies), None)
-    if answer is None:
-        return None
-    return f"derived:{'' if typed is None else typed.hex()}:{answer.hex()}"
 
 
 def _auxiliary(history: History, live: Live | None) -> bool:
@@ -605,90 +548,6 @@ def _result_chars(request: Request, calibration: Calibration) -> int:
 def _known(state: sessions.SessionState, calibration: Calibration, offset: float, model: str) -> Known:
     scale = Scale(state.reports, state.measured, offset, calibration, tokens.drops_thinking(model))
     return Known(state.digests, state.cuts, state.swaps, state.followers, scale, state.sent)
-
-
-def _shown(history: History, anchor: int, shown: Sequence[bytes]) -> set[int]:
-    """Indices of the messages a standing head shows: its digests are a subsequence of the history's."""
-    found, wanted = set(), iter(shown)
-    digest = next(wanted, None)
-    for i in range(history.lead, anchor + 1):
-        if digest is not None and history.facts[i].digest == digest:
-            found.add(i)
-            digest = next(wanted, None)
-    return found
-
-
-def _rows(draft: Draft, new: Sequence[int], whole: set[int]) -> list[NewRow]:
-    """Rows for the messages at these places."""
-    if not new:
-        return []
-    history, adapter = draft.history, draft.adapter
-    made_by = {
-        call: name
-        for fact in history.facts
-        for call, name in zip(fact.calls, fact.tool_names, strict=True)
-    }
-    rows = []
-    for i in new:
-        fact, raw = history.facts[i], history.messages[i]
-        tools = fact.tool_names or tuple(made_by.get(call, "") for call in fact.answers)
-        rows.append(
-            NewRow(
-                key=history.keys[i],
-                past=history.chain[i - 1] if i else fingerprint.ROOT,
-                digest=fact.digest,
-                role=fact.role,
-                kind=fact.kind,
-                tool_name=", ".join(dict.fromkeys(name for name in tools if name)),
-                text=joined(adapter.parts_of(raw)),
-                in_context=i in whole,
-                format=adapter.name,
-                body=fingerprint.dump(raw),
-            )
-        )
-    return rows
-
-
-def _ended(history: History, thread: Thread, place: threads.Place, state: sessions.SessionState) -> list[int]:
-    """A client's own compaction starts a new history: what its agent showed before is shown no more."""
-    if thread.id or place.shared > history.lead or not any(f.kind == "recap" for f in history.facts):
-        return []
-    return [known.id for known in state.threads.values() if known.agent == thread.agent]
-
-
-def _trim_numbers(draft: Draft) -> dict[str, Any]:
-    cut = draft.new_cut
-    anchor = draft.standing.index if draft.standing is not None else 0
-    return {
-        "reason": draft.reason,
-        "tokens_before": round(draft.before),
-        "tokens_after": round(draft.estimate),
-        "messages_left": max(anchor + 1 - draft.history.lead - len(draft.kept), 0) if cut is not None else 0,
-        "generation": 0 if cut is None else cut.generation,
-        "cut": "" if cut is None else cut.id,
-        "trim_at": draft.rules.limits.trim_at,
-    }
-
-
-def _forced_for_nothing(draft: Draft) -> bool:
-    return any(fact.forces for fact in draft.history.facts[-3:])
-
-
-def _savings(draft: Draft) -> Savings | None:
-    """What the edits keep out of this request."""
-    if draft.standing is None and not draft.swaps:
-        return None
-    scale, history = draft.known.scale, draft.history
-    start = history.lead if draft.standing is None else draft.standing.index + 1
-    gone = sum(scale.cost(history.keys[i], history.facts[i]) for i in range(history.lead, start))
-    head = 0.0 if draft.standing is None else tokens.estimate(scale.calibration, draft.standing.cut.head_sizes)
-    raw = sum(
-        tokens.estimate(scale.calibration, history.facts[i].sizes) - scale.cost(history.keys[i], draft.sent[i])
-        for i in range(start, len(history))
-        if history.facts[i] is not draft.sent[i]
-    )
-    saved = max(gone - head, 0.0) + max(raw, 0.0)
-    return Savings(round(draft.estimate + saved), round(draft.estimate)) if saved else None
 
 
 def _read_rate(stored: str | None) -> Calibration | None:

@@ -51,3 +51,13 @@ def _owner(keys: Sequence[bytes], owner: Mapping[bytes, int], candidates: Iterab
     """The thread of the newest message; only a thread of the same agent counts."""
     found = owner.get(keys[-1], 0)
     return found if found in set(candidates) else 0
+
+
+def derived_id(history: History) -> str | None:
+    """An id for a conversation whose client names none: what was typed first and what answered it."""
+    facts = history.facts[history.lead :]
+    typed = next((f.digest for f in facts if f.kind in ("typed", "mixed")), None)
+    answer = next((f.digest for f in facts if f.role == "assistant" and f.identifies), None)
+    if answer is None:
+        return None
+    return f"derived:{'' if typed is None else typed.hex()}:{answer.hex()}"

@@ -7,6 +7,7 @@ tactic is tried, and the last one is the client's own body.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +41,11 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
         return data
 
     async def async_log_success_event(
-        self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any  # noqa: ARG002
+        self,
+        kwargs: Any,
+        response_obj: Any,
+        start_time: Any,
+        end_time: Any,  # noqa: ARG002
     ) -> None:
         for report in (self._record, self._note_failures):
             try:
@@ -101,13 +106,17 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
             settings=settings,
             limits=config.limits(settings, model),
             call_id=call_id,
-            may_edit=settings.enabled if not session.agent else settings.agents.get(session.agent, settings.enabled),
+            may_edit=_may_edit(settings, session.agent),
         )
 
 
-def _proxy() -> Any:
-    import sys
+def _may_edit(settings: config.Settings, agent: str) -> bool:
+    """Whether new edits are made for this agent; one without a switch of its own follows the general one."""
+    chosen = {str(name): value for name, value in settings.agents.items()}
+    return chosen.get(agent, settings.enabled)
 
+
+def _proxy() -> Any:
     return sys.modules.get("litellm.proxy.proxy_server")
 
 

@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from openmem_hook.compactor import Event
+from openmem_hook.compaction.record import Event
 from openmem_hook.config import Ignored, ModelFacts
 from openmem_hook.store.database import StoreError
 from openmem_hook.store.pool import SessionBusyError
@@ -74,7 +74,8 @@ class Watch:
                 data = {"where": item.where, "key": item.key, "reason": item.reason}
                 self._events.append((tenant, Event("ignored_setting", data)))
         if not model.known:
-            self._once(f"model:{model.name}", f"openmem: no context window known for model {_shown(model.name)}; default limits apply")
+            line = f"openmem: no context window known for model {_shown(model.name)}; default limits apply"
+            self._once(f"model:{model.name}", line)
 
     def _once(self, kind: str, line: str) -> bool:
         if kind in self._told or len(self._told) > REMEMBERED:

@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from openmem_hook.compaction.record import Event
 from openmem_hook.store import database
-from openmem_hook.store.sessions import Event
 
 _BATCH = 500
 """Parameters a statement: below every build's limit."""

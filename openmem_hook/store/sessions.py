@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from openmem_hook.compaction.edits import Cut, Swap
 from openmem_hook.compaction.estimate import Report, ReportKey
+from openmem_hook.compaction.record import Adopted, Event, Thread, UsageWrite, Write
 from openmem_hook.messages import split_lines
 from openmem_hook.store import database
 from openmem_hook.tokens import Sizes
@@ -25,30 +26,6 @@ DICTIONARY_BYTES = 32_768
 """zlib looks back no further."""
 REPORTS_KEPT = 4_000
 """Newest reports loaded: forks and rewinds reach back, but not over thousands of requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """One line of history. `note`: version of its note, 0 for none; `result_chars`: 0 for no compression."""
-
-    id: int
-    name: str
-    agent: str
-    root: bytes
-    tip: bytes
-    has_tools: bool
-    note: int
-    result_chars: int
-    offset: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Adopted:
-    """Edits of another session of the tenant that a fork brought along, not yet written to its own."""
-
-    cut: Cut
-    swaps: tuple[Swap, ...]
-    thread: Thread | None
 
 
 @dataclass(slots=True)
@@ -76,48 +53,6 @@ class SessionState:
         self.digests[digest] = key
         self.after.setdefault(past, set()).add(digest)
         self.owner[key] = thread
-
-
-@dataclass(frozen=True, slots=True)
-class NewRow:
-    """A message to store. `text` is what is searched, `body` its JSON as the client sent it."""
-
-    key: bytes
-    past: bytes
-    digest: bytes
-    role: str
-    kind: str
-    tool_name: str
-    text: str
-    in_context: bool
-    format: str
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    kind: str
-    data: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """What a decision writes. `hidden` and `shown` are keys whose `in_context` changes; `ended` are threads
-    none of whose messages are shown any more."""
-
-    thread: Thread
-    rows: Sequence[NewRow] = ()
-    cuts: Sequence[Cut] = ()
-    swaps: Sequence[Swap] = ()
-    events: Sequence[Event] = ()
-    hidden: Sequence[bytes] = ()
-    shown: Sequence[bytes] = ()
-    ended: Sequence[int] = ()
-    now: float = 0.0
-
-    @property
-    def empty(self) -> bool:
-        return not (self.rows or self.cuts or self.swaps or self.events or self.hidden or self.shown or self.ended)
 
 
 def version(db: sqlite3.Connection) -> int:
@@ -170,9 +105,7 @@ def _take_edit(state: SessionState, row: Sequence[Any]) -> None:
         state.swaps[(key, call_id)] = Swap(key, call_id, name, payload.decode("utf-8", "surrogatepass"), reason)
 
 
-def cut_from(
-    name: str, anchor: bytes, reason: str, generation: int, standing: str, payload: bytes, detail: str
-) -> Cut:
+def cut_from(name: str, anchor: bytes, reason: str, generation: int, standing: str, payload: bytes, detail: str) -> Cut:
     told = json.loads(detail)
     before = told["before"]
     return Cut(
@@ -230,9 +163,7 @@ def claim(db: sqlite3.Connection, state: SessionState, write: Write, wanted: Cal
 def _write_thread(db: sqlite3.Connection, write: Write) -> Thread:
     thread = write.thread
     if thread.id:
-        db.execute(
-            "UPDATE threads SET tip = ?, has_tools = ? WHERE id = ?", (thread.tip, thread.has_tools, thread.id)
-        )
+        db.execute("UPDATE threads SET tip = ?, has_tools = ? WHERE id = ?", (thread.tip, thread.has_tools, thread.id))
         return thread
     values = (thread.name, thread.agent, thread.root, thread.tip, thread.has_tools)
     made = db.execute(
@@ -294,7 +225,9 @@ def _write_context(db: sqlite3.Connection, write: Write, thread: Thread) -> None
             [(key, thread.id) for key in keys],
         )
     for ended in write.ended:
-        db.execute("UPDATE messages SET in_context = 0 WHERE seq IN (SELECT seq FROM records WHERE thread = ?)", (ended,))
+        db.execute(
+            "UPDATE messages SET in_context = 0 WHERE seq IN (SELECT seq FROM records WHERE thread = ?)", (ended,)
+        )
 
 
 def _remember(state: SessionState, write: Write, thread: Thread) -> None:
@@ -310,24 +243,7 @@ def _remember(state: SessionState, write: Write, thread: Thread) -> None:
     state.adopted = None
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a report adds: `tokens` for the request that ended with `key` under `cut`, and what it says of
-    rows. `call_id` makes it count once."""
-
-    call_id: str
-    key: bytes
-    cut: str
-    tokens: int | None
-    overhead: float
-    measured: Sequence[tuple[bytes, float]]
-    thread: int
-    offset: float | None
-    event: Event
-    now: float
-
-
-def record_usage(db: sqlite3.Connection, state: SessionState, usage: Usage) -> bool:
+def record_usage(db: sqlite3.Connection, state: SessionState, usage: UsageWrite) -> bool:
     """Store a report; False where this call was reported before."""
     with database.transaction(db):
         same = version(db) == state.version
@@ -349,7 +265,7 @@ def record_usage(db: sqlite3.Connection, state: SessionState, usage: Usage) -> b
     return True
 
 
-def _remember_usage(state: SessionState, usage: Usage) -> None:
+def _remember_usage(state: SessionState, usage: UsageWrite) -> None:
     if usage.tokens is not None:
         state.reports[(usage.key, usage.cut)] = Report(usage.tokens, usage.overhead)
     for key, cost in usage.measured:

@@ -397,12 +397,12 @@ def _row(name: str, sessions: Sequence[Graded], wanted: Callable[[Graded], bool]
 
 
 HEAD = (
-    *("model", "sessions", "next n", "mean", "carried", "answer"),
-    *("cut n", "growth p50", "p90", "rate p50", "p90", "carried p50", "p90"),
+    *("model", "sessions", "next n", "cold", "carried", "answer", "cut n"),
+    *("growth p50", "growth p90", "cold p50", "cold p90", "carried p50", "carried p90"),
 )
 HEAD_COMPARED = (
-    *("measure", "Claude next", "carried", "cut p50", "p90"),
-    *("other next", "carried", "cut p50", "p90", "ms/MB"),
+    *("cold, by", "Claude next", "Claude next carried", "Claude cut p50", "Claude cut p90"),
+    *("other next", "other next carried", "other cut p50", "other cut p90", "ms/MB"),
 )
 
 

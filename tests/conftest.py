@@ -1,0 +1,49 @@
+"""Fixtures that every test file may use: a hook over a fresh private store, and a key to call it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from openmem_hook import config
+from openmem_hook.compactor import Compactor
+from openmem_hook.gateway.hook import ContextHook
+from openmem_hook.gateway.watch import Watch
+
+CALL_TYPES = {"anthropic": "anthropic_messages", "chat": "acompletion", "responses": "aresponses"}
+
+
+def make_key(user_id: str | None = "user-1", token: str = "a" * 64, **more: Any) -> SimpleNamespace:
+    """What the gateway's authentication hands a hook, for an ordinary virtual key."""
+    told = {"team_id": None, "metadata": {}, "team_metadata": None, "api_key": token, "key_alias": None, **more}
+    return SimpleNamespace(user_id=user_id, token=token, **told)
+
+
+@pytest.fixture
+def key() -> SimpleNamespace:
+    return make_key()
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def new_hook(state_dir: Path) -> Iterator[Callable[..., ContextHook]]:
+    """Makes hooks over one store, as workers and restarts do: `new_hook(trim_at_tokens=20_000)`."""
+    made: list[ContextHook] = []
+
+    def build(**settings: Any) -> ContextHook:
+        base = config.load(settings, {"OPENMEM_STATE_DIR": str(state_dir), "HOME": str(state_dir)})
+        hook = ContextHook(base, Compactor(state_dir / "context"), Watch())
+        made.append(hook)
+        return hook
+
+    yield build
+    for hook in made:
+        hook.compactor.close()
