@@ -8,11 +8,12 @@ bytes that were never sent are not recorded as sent.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,24 +33,34 @@ from openmem_hook.compaction.record import (
     Write,
     ended_threads,
     events_of,
+    hidden_by,
     rows_of,
     savings_of,
-    shown_by_head,
+    shown_whole,
 )
+from openmem_hook.compaction.standing import find_standing
 from openmem_hook.compaction.threads import derived_id
 from openmem_hook.config import Limits, Settings
 from openmem_hook.formats import breakpoints
 from openmem_hook.formats.decode import decode
 from openmem_hook.formats.usage import Usage
 from openmem_hook.messages import Adapter, History, Memo
+from openmem_hook.retention import Retention
 from openmem_hook.store import catalog, names, sessions
+from openmem_hook.store.database import StoreError
 from openmem_hook.store.pool import LOCK_S, Live, Pool, SessionBusyError
+from openmem_hook.store.waiting import Ticket
 from openmem_hook.tokens import Calibration
 
 WORKERS = 16
 """Threads for requests in this process: more than cores, since one may wait for a lock."""
-CLAIMS = 4
-"""Times a decision is made again because another worker wrote first."""
+REPLAYS = 2
+AFTER = 4
+"""Threads for what is written behind requests."""
+CLAIMS = 50
+"""Times a decision is made because another worker wrote first; the deadline comes sooner."""
+COMMIT_S = 0.25
+"""Seconds beyond the deadline that a decision gets when it is being committed."""
 PENDING = 512
 """Requests remembered between the pre-call and the success hook."""
 TOUCH_S = 60.0
@@ -78,38 +89,28 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The body to send. It is the very object that came in where nothing was to do."""
+    """The body to send. It is the very object that came in where nothing was to do. `events` of the session."""
 
     body: Mapping[str, Any]
     savings: Savings | None = None
     trimmed: bool = False
+    session: str = ""
+    events: Sequence[Event] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What the success hook needs to learn from a response."""
+    """What the success hook needs to learn from a response; no sample of a request that went out undecided."""
 
-    live: Live
-    sample: Sample
-    new_cut: bool
+    tenant: str
+    session: str
     thread: Thread
     model: str
-    estimate: float
-    layout: str
+    sample: Sample | None = None
+    new_cut: bool = False
+    estimate: float | None = None
+    layout: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Ticket:
-    """Whether anyone still waits for a decision. Taken once, by the writer or by the one who gave up."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holder = ""
-
-    def take(self, who: str) -> bool:
-        with self._lock:
-            self._holder = self._holder or who
-            return self._holder == who
 
 
 class Compactor:
@@ -119,59 +120,102 @@ class Compactor:
         self.pool = Pool(folder)
         self.clock = clock
         self._executor = ThreadPoolExecutor(WORKERS, thread_name_prefix="openmem")
+        self._replays = ThreadPoolExecutor(REPLAYS, thread_name_prefix="openmem-replay")
+        self._after = ThreadPoolExecutor(AFTER, thread_name_prefix="openmem-after")
         self._pending: OrderedDict[str, Pending] = OrderedDict()
         self._rates: dict[tuple[str, str], Calibration] = {}
         self._touched: dict[tuple[str, str], float] = {}
         self._guard = threading.Lock()
+        self._retention = Retention(self.pool, clock)
+        self.sweeping: asyncio.Future[int] | None = None
 
     # --- before the call ---------------------------------------------------------------------------------
 
     async def compact_request(self, request: Request) -> Outcome:
         """Decide and write. Raises sqlite3.Error, OSError, StoreError, SessionBusyError or TimeoutError; then
         nothing was decided and `replay_request` gives what is known."""
-        ticket = Ticket()
+        ticket, started = Ticket(), time.perf_counter()
         work = asyncio.get_running_loop().run_in_executor(self._executor, self._compact, request, ticket)
+        work.add_done_callback(_ignore_outcome)
         try:
-            return await asyncio.wait_for(asyncio.shield(work), request.settings.deadline_s)
-        except TimeoutError:
-            if not ticket.take("gave up"):
-                return await work  # already written: it is being sent this way
-            work.add_done_callback(_ignore_outcome)
+            outcome = await self._in_time(work, ticket, request.settings.deadline_s)
+        except asyncio.CancelledError:
+            ticket.go()
             raise
+        if outcome.events:
+            await self._tell(request, outcome, started + request.settings.deadline_s)
+        self._sweep(request.settings.ttl_days)
+        return outcome
 
-    def replay_request(self, request: Request) -> Outcome:
-        """The request with the edits that memory knows, none made, nothing written."""
-        history = decode(request.adapter, request.body, Memo())
+    async def _tell(self, request: Request, outcome: Outcome, until: float) -> None:
+        """The tenant's catalog counts events too. The request doesn't wait for it beyond its deadline."""
+        folder, now = names.tenant_folder(request.tenant), self.clock()
+
+        def record() -> None:
+            self.pool.consult(folder, lambda db: catalog.record(db, outcome.session, outcome.events, now), None)
+
+        work = asyncio.get_running_loop().run_in_executor(self._after, record)
+        work.add_done_callback(_ignore_outcome)
+        await asyncio.wait({work}, timeout=max(until - time.perf_counter(), 0.0))
+
+    async def _in_time(self, work: asyncio.Future[Outcome], ticket: Ticket, deadline: float) -> Outcome:
+        """The outcome when it comes before the deadline, or soon after where it is being committed. Once it is
+        committed nothing but memory is left to wait for."""
+        for seconds, patient in ((deadline, True), (COMMIT_S, False)):
+            await asyncio.wait({work}, timeout=seconds)
+            if not work.done() and ticket.give_up(patient):
+                raise TimeoutError(f"not decided within {deadline:g} s")
+            if work.done():
+                break
+        return await asyncio.shield(work)
+
+    def _sweep(self, ttl_days: int) -> None:
+        """Once an hour, behind the request, old sessions go."""
+        if self._retention.due(ttl_days):
+            loop = asyncio.get_running_loop()
+            self.sweeping = loop.run_in_executor(self._executor, self._retention.sweep, ttl_days)
+
+    async def replay_request(self, request: Request) -> Outcome:
+        """The request with the edits that memory knows: none made, no file touched. It has threads of its own, since
+        a store that hangs may hold all others."""
+        return await asyncio.get_running_loop().run_in_executor(self._replays, self._replay, request)
+
+    def _replay(self, request: Request) -> Outcome:
+        history = decode(request.adapter, request.body, self._memo(request))
         folder, name = self._place(request, history)
-        live = None if name is None else self.pool.peek(folder, name)
+        if name is None:
+            return self._without_store(request, history)
+        live = self.pool.session(folder, name) if request.may_edit else self.pool.peek(folder, name)
+        if live is None:
+            return Outcome(request.body)
+        state = live.state
         if _auxiliary(history, live):
             return self._replayed_aside(request, history, live)
-        state = live.state if live is not None else sessions.SessionState()
-        place = threads.place(
-            history, names.thread_label(request.agent_thread), list(state.threads.values()), state.owner
-        )
-        known = _known(state, self._calibration(folder, request), 0.0, request.model)
-        thread = self._thread(request, history, place, state, known.scale.calibration)
-        draft = find(self._draft(request, history, name or "", replace(known), thread, edits=False, memo=Memo()))
+        calibration = self._rates.get((folder, request.model)) or tokens.starting(request.model)
+        history, place, thread = self._placed(request, history, state, calibration)
+        if not (request.may_edit or place.thread or place.shared > history.lead):
+            return self._replayed_aside(request, history, live)
+        known = _known(state, calibration, thread.offset, request.model)
+        draft = find(self._draft(request, history, live.name, known, thread, edits=False, memo=live.memo))
         state.sent.update(key for key in draft.history.keys if key not in state.measured)
+        if request.call_id:
+            self._await_usage(request.call_id, Pending(folder, live.name, thread, request.model))
         return Outcome(finish(draft, request.body), trimmed=draft.standing is not None)
 
     def _compact(self, request: Request, ticket: Ticket) -> Outcome:
+        if ticket.over:
+            raise sessions.AbandonedError  # it waited too long for a thread
         started = time.perf_counter()
         live_memo = self._memo(request)
         history = decode(request.adapter, request.body, live_memo)
         folder, name = self._place(request, history)
         if name is None:
             return self._without_store(request, history)
-        if not request.may_edit and not self.pool.session_path(folder, name).exists():
+        if not request.may_edit and self._is_strange(folder, name, history):
             return Outcome(request.body)
         live = self.pool.session(folder, name)
-        if not live.lock.acquire(timeout=LOCK_S):
-            raise SessionBusyError("another request of this session takes too long")
-        try:
+        with live.held():
             return self._with_session(request, history, live, ticket, started)
-        finally:
-            live.lock.release()
 
     def _memo(self, request: Request) -> Memo:
         """Facts remembered for the conversation that this request most likely belongs to."""
@@ -201,34 +245,39 @@ class Compactor:
         db = live.database()
         if _auxiliary(history, live):
             return self._replayed_aside(request, history, live)
-        if not request.may_edit:
-            return self._replayed_off(request, history, live)
+        if self._touch(live, request):
+            db = live.database()  # retention may have deleted it until it was told
         calibration = self._calibration(live.tenant, request)
         for _ in range(CLAIMS):
             draft, thread, place = self._decided(request, history, live, calibration)
             write = self._write(request, draft, thread, place, live)
-            if not (write.empty and thread.id and thread.tip == write.thread.tip):
+            if not (write.empty and thread == live.state.threads.get(thread.id)):
                 self._index(live, write)
                 if not self._claim(db, live, write, ticket):
-                    sessions.refresh(db, live.state)
+                    db = live.database()
                     continue
             thread = live.state.threads[live.state.current[thread.agent]] if not thread.id else thread
-            self._touch(live, request)
-            return self._outcome(request, draft, live, thread, started)
+            return self._outcome(request, draft, live, thread, write.events, started)
         raise SessionBusyError("other workers kept writing to this session")
 
     def _decided(
         self, request: Request, history: History, live: Live, calibration: Calibration
     ) -> tuple[Draft, Thread, threads.Place]:
-        state = live.state
-        label = names.thread_label(request.agent_thread)
-        place = threads.place(history, label, list(state.threads.values()), state.owner)
-        if not place.shared or place.shared <= history.lead:
-            self._adopt(history, live)
-        thread = self._thread(request, history, place, state, calibration)
-        known = _known(state, calibration, thread.offset, request.model)
-        draft = decide(self._draft(request, history, live.name, known, thread, edits=request.may_edit, memo=live.memo))
+        placed, place, thread = self._placed(request, history, live.state, calibration)
+        if not place.thread and place.shared <= history.lead and self._adopt(history, live):
+            placed, place, thread = self._placed(request, history, live.state, calibration)
+        known = _known(live.state, calibration, thread.offset, request.model)
+        draft = decide(self._draft(request, placed, live.name, known, thread, edits=request.may_edit, memo=live.memo))
         return draft, thread, place
+
+    def _placed(
+        self, request: Request, history: History, state: sessions.SessionState, calibration: Calibration
+    ) -> tuple[History, threads.Place, Thread]:
+        """The history with the names its messages have under the standing cut, and the thread it belongs to."""
+        label = names.thread_label(request.agent_thread)
+        history, _ = find_standing(history, state.cuts, state.followers, state.digests)
+        place = threads.place(history, label, list(state.threads.values()), state.owner)
+        return history, place, self._thread(request, history, place, state, calibration)
 
     def _draft(
         self,
@@ -245,28 +294,25 @@ class Compactor:
         rules = Rules(thread.result_chars, note, request.limits, edits)
         return Draft(request.adapter, history, rules, known, name, memo)
 
-    def _adopt(self, history: History, live: Live) -> None:
-        """A history new to this session may be a fork of another of the tenant: its cut carries over."""
+    def _adopt(self, history: History, live: Live) -> bool:
+        """A history new to this session may be a fork of another of the tenant: its cut carries over. True where
+        it does. A parent that can't be read now is no reason to wait: the fork then starts anew."""
         if live.state.cuts:
-            return
-        found = self.pool.catalog(live.tenant, lambda db: catalog.find_anchor(db, history.chain))
-        if found is None or found[1] == live.name:
-            return
-        anchor, parent = found
-        other = self.pool.session(live.tenant, parent)
-        if not other.lock.acquire(timeout=LOCK_S):
-            return
+            return False
+        found = self.pool.consult(live.tenant, lambda db: catalog.find_anchor(db, history.chain, live.name), None)
+        if found is None or not self.pool.session_path(live.tenant, found[1]).exists():
+            return False
+        other = self.pool.session(live.tenant, found[1])
+        if not other.lock.acquire(timeout=LOCK_S / 2):
+            return False
         try:
-            source = other.database()
-            cut = sessions.edits_at(source, anchor)
-            swaps = sessions.swaps_for(source, history.keys)
-            inherited = other.state.threads.get(other.state.owner.get(anchor, 0))
+            other.database()
+        except (sqlite3.Error, OSError, StoreError) as error:
+            self.pool.trouble(error)
+            return False
         finally:
             other.lock.release()
-        if cut is not None:
-            live.state.cuts[anchor] = cut
-            live.state.swaps.update({(swap.key, swap.call_id): swap for swap in swaps})
-            live.state.adopted = Adopted(cut, tuple(swaps), inherited)
+        return _adopted(history, found[0], other.state, live.state)
 
     def _thread(
         self,
@@ -283,9 +329,7 @@ class Compactor:
             return replace(
                 known, tip=tip if place.extends else known.tip, has_tools=known.has_tools or history.has_tools
             )
-        parent = state.threads.get(state.owner.get(history.keys[place.shared - 1], 0)) if place.shared else None
-        if parent is None and state.adopted is not None:
-            parent = state.adopted.thread
+        parent = _parent(history, place, state) or state.adopted.thread_of(history.keys)
         label = names.thread_label(request.agent_thread)
         return Thread(
             id=0,
@@ -302,21 +346,11 @@ class Compactor:
     def _write(self, request: Request, draft: Draft, thread: Thread, place: threads.Place, live: Live) -> Write:
         """What this decision writes: new rows with their visibility, edits, events."""
         state, history = live.state, draft.history
-        start = history.lead if draft.standing is None else draft.standing.index + 1
-        whole = set(range(history.lead)) | set(draft.kept)
-        whole |= {
-            i
-            for i in range(start, len(history))
-            if not any((history.keys[i], slot.call_id) in draft.swaps for slot in history.facts[i].results)
-        }
-        if draft.standing is not None and draft.new_cut is None:
-            whole |= shown_by_head(history, draft.standing.index, draft.standing.cut.shown)
         new = [i for i, key in enumerate(history.keys) if key not in state.measured]
-        rows = rows_of(draft, new, whole)
-        hidden = [k for i, k in enumerate(history.keys) if i not in whole] if draft.new_cut or draft.new_swaps else []
-        adopted = state.adopted
-        cuts = [cut for cut in (adopted.cut if adopted else None, draft.new_cut) if cut is not None]
-        swaps = (*(adopted.swaps if adopted is not None else ()), *draft.new_swaps)
+        rows = rows_of(draft, new, shown_whole(draft, new))
+        hidden = hidden_by(draft)
+        cuts = (*state.adopted.cuts, *([] if draft.new_cut is None else [draft.new_cut]))
+        swaps = (*state.adopted.swaps, *draft.new_swaps)
         ended = ended_threads(history, thread, place, state.threads.values())
         now = self.clock()
         return Write(
@@ -332,40 +366,58 @@ class Compactor:
         )
 
     def _index(self, live: Live, write: Write) -> None:
+        """New edits are told to the catalog before they are written. Where it can't be told, all of the session's
+        are told again when it can be."""
         anchors = [cut.anchor for cut in write.cuts]
         results = [swap.id for swap in write.swaps]
-        if anchors or results:
-            self.pool.catalog(live.tenant, lambda db: catalog.index_edits(db, live.name, anchors, results))
+
+        def tell(db: sqlite3.Connection) -> bool:
+            catalog.index_edits(db, live.name, anchors, results)
+            return True
+
+        if (anchors or results) and not self.pool.consult(live.tenant, tell, False):
+            live.catalogued = None
 
     def _claim(self, db: sqlite3.Connection, live: Live, write: Write, ticket: Ticket) -> bool:
         try:
-            written = sessions.claim(db, live.state, write, lambda: ticket.take("writer"))
+            return sessions.claim(db, live.state, write, ticket)
         except (sqlite3.Error, OSError) as error:
             live.file.failed(error)
             raise
-        if written and write.events:
-            self.pool.catalog(live.tenant, lambda cat: catalog.record(cat, live.name, write.events, self.clock()))
-        return written
 
-    def _touch(self, live: Live, request: Request) -> None:
-        """The session is in use: told to the catalog once a minute, so that retention never takes it."""
+    def _touch(self, live: Live, request: Request) -> bool:
+        """The session is in use: told to the catalog once a minute, before anything is written, so that retention
+        never takes it. True where it was told now."""
         now, key = self.clock(), (live.tenant, live.name)
-        if now - self._touched.get(key, float("-inf")) < TOUCH_S:
-            return
-        agent, model = request.agent, request.model
-        self.pool.catalog(live.tenant, lambda db: catalog.touch(db, live.name, now, agent, model))
+        if now - self._touched.get(key, float("-inf")) < TOUCH_S and live.catalogued is not None:
+            return False
+        agent, model, state = request.agent, request.model, live.state
+
+        def tell(db: sqlite3.Connection) -> bool:
+            catalog.touch(db, live.name, now, agent, model)
+            if live.catalogued is not db:  # a catalog that was lost learns again what this session has
+                catalog.index_edits(db, live.name, state.cuts, [swap.id for swap in state.swaps.values()])
+                live.catalogued = db
+            return True
+
+        if not self.pool.consult(live.tenant, tell, False):
+            return False
         if len(self._touched) > 4 * PENDING:
             self._touched.clear()
         self._touched[key] = now
+        return True
 
-    def _outcome(self, request: Request, draft: Draft, live: Live, thread: Thread, started: float) -> Outcome:
+    def _outcome(
+        self, request: Request, draft: Draft, live: Live, thread: Thread, events: Sequence[Event], started: float
+    ) -> Outcome:
         body = finish(draft, request.body)
-        if len(live.memo.facts) > MEMO_SLACK * len(draft.history) + 64:
+        live.longest = max(live.longest, len(draft.history))
+        if len(live.memo.facts) > MEMO_SLACK * live.longest + 64:
             live.memo.facts.clear()
         savings = savings_of(draft)
         if request.call_id:
             self._remember(request, draft, live, thread, body, savings, started)
-        return Outcome(body, savings, draft.standing is not None)
+        return Outcome(body, savings, draft.standing is not None, live.name, tuple(events))
 
     def _remember(
         self,
@@ -379,9 +431,10 @@ class Compactor:
     ) -> None:
         scale = draft.known.scale
         pending = Pending(
-            live=live,
+            tenant=live.tenant,
+            session=live.name,
             sample=Sample(
-                history=draft.history,
+                history=replace(draft.history, messages=()),
                 sent=draft.sent,
                 cut="" if draft.standing is None else draft.standing.cut.id,
                 start=draft.history.lead if draft.standing is None else draft.standing.index + 1,
@@ -401,8 +454,14 @@ class Compactor:
                 "hook_ms": round((time.perf_counter() - started) * 1000, 2),
             },
         )
+        self._await_usage(str(request.call_id), pending)
+
+    def _await_usage(self, call_id: str, pending: Pending) -> None:
         with self._guard:
-            self._pending[str(request.call_id)] = pending
+            other = self._pending.pop(call_id, None)
+            if other is not None and other.tenant != pending.tenant:
+                return  # clients may choose call ids: whose response comes first is not known
+            self._pending[call_id] = pending
             while len(self._pending) > PENDING:
                 self._pending.popitem(last=False)
 
@@ -416,26 +475,31 @@ class Compactor:
             return Outcome(request.body)
         return Outcome(finish(draft, request.body), trimmed=True)
 
-    def _replayed_off(self, request: Request, history: History, live: Live) -> Outcome:
-        """Off makes no new edits; active ones are replayed, else a trimmed session would no longer fit."""
-        state = live.state
-        label = names.thread_label(request.agent_thread)
-        place = threads.place(history, label, list(state.threads.values()), state.owner)
-        parent = state.threads.get(state.owner.get(history.keys[place.shared - 1], 0)) if place.shared else None
-        thread = state.threads.get(place.thread) or parent
-        if thread is None:
-            return Outcome(request.body)
-        known = _known(state, tokens.starting(request.model), 0.0, request.model)
-        draft = find(self._draft(request, history, live.name, known, thread, edits=False, memo=live.memo))
-        return Outcome(finish(draft, request.body), trimmed=draft.standing is not None)
+    def _is_strange(self, folder: str, name: str, history: History) -> bool:
+        """Off, and nothing known of this history: it is not looked at, stored or changed. What is known goes on
+        being stored and its edits are replayed, else a trimmed session would no longer fit."""
+        if self.pool.session_path(folder, name).exists():
+            live = self.pool.session(folder, name)
+            with live.held():
+                live.database()
+                owner, cuts = live.state.owner, live.state.cuts
+                if any(key in owner for key in history.keys[history.lead :]):
+                    return False
+                return find_standing(history, cuts, live.state.followers, live.state.digests)[1] is None
+        if not self.pool.catalog_path(folder).exists():
+            return True
+        return self.pool.consult(folder, lambda db: catalog.find_anchor(db, history.chain, name), None) is None
 
     def _calibration(self, tenant: str, request: Request) -> Calibration:
         """What this tenant's reports taught about a model, else what its family starts with."""
         key = (tenant, request.model)
         known = self._rates.get(key)
         if known is None:
-            stored = self.pool.catalog(tenant, lambda db: catalog.rate(db, request.model))
-            known = _read_rate(stored) or tokens.starting(request.model, request.settings.chars_per_token)
+            stored = self.pool.consult(tenant, lambda db: (catalog.rate(db, request.model),), None)
+            known = tokens.starting(request.model, request.settings.chars_per_token)
+            if stored is None:
+                return known
+            known = _read_rate(stored[0]) or known
             if len(self._rates) > PENDING:
                 self._rates.clear()
             self._rates[key] = known
@@ -450,44 +514,33 @@ class Compactor:
         if pending is None:
             return False
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self._record, call_id, pending, usage)
+        return await loop.run_in_executor(self._after, self._record, pending, usage)
 
-    def _record(self, call_id: str, pending: Pending, usage: Usage) -> bool:
-        live, sample = pending.live, pending.sample
-        now = self.clock()
-        with live.lock:
+    def _record(self, pending: Pending, usage: Usage) -> bool:
+        now, learned = self.clock(), Learned()
+        event = Event("usage", _usage_data(pending, usage))
+        live = self.pool.session(pending.tenant, pending.session)
+        with live.held():
             db = live.database()
-            learned = learn(pending.sample, live.state.reports, usage.prompt_tokens)
-            event = Event("usage", _usage_data(pending, usage))
-            report = UsageWrite(
-                call_id=call_id,
-                key=sample.history.keys[-1],
-                cut=sample.cut,
-                tokens=usage.prompt_tokens,
-                overhead=sample.scale.overhead(sample.history),
-                measured=learned.measured,
-                thread=pending.thread.id,
-                offset=learned.offset,
-                event=event,
-                now=now,
-            )
             try:
-                fresh = sessions.record_usage(db, live.state, report)
+                if pending.sample is None:
+                    sessions.add_events(db, [event], now)
+                else:
+                    learned = learn(pending.sample, live.state.reports, usage.prompt_tokens)
+                    sessions.record_usage(db, live.state, _report(pending, pending.sample, usage, learned, event, now))
             except (sqlite3.Error, OSError) as error:
                 live.file.failed(error)
                 raise
-        if fresh:
-            rates = self._learned_rates(live, pending, learned)
-            lane = "1h" if "1h" in pending.layout else ("5m" if pending.layout else "")
-            self.pool.catalog(
-                live.tenant, lambda cat: catalog.record(cat, live.name, [event], now, rates, lane, pending.model)
-            )
-        return fresh
+        rates = self._learned_rates(pending, learned)
+        lane = "1h" if "1h" in pending.layout else ("5m" if pending.layout else "")
+        told = (live.name, [event], now, rates, lane, pending.model)
+        self.pool.consult(live.tenant, lambda cat: catalog.record(cat, *told), None)
+        return True
 
-    def _learned_rates(self, live: Live, pending: Pending, learned: Learned) -> dict[str, str]:
+    def _learned_rates(self, pending: Pending, learned: Learned) -> dict[str, str]:
         if learned.calibration is None:
             return {}
-        self._rates[(live.tenant, pending.model)] = learned.calibration
+        self._rates[(pending.tenant, pending.model)] = learned.calibration
         return {pending.model: learned.calibration.to_json()}
 
     async def record_event(self, tenant: str, event: Event) -> None:
@@ -497,10 +550,12 @@ class Compactor:
         def write() -> None:
             self.pool.catalog(folder, lambda db: catalog.record(db, "", [event], now))
 
-        await asyncio.get_running_loop().run_in_executor(self._executor, write)
+        await asyncio.get_running_loop().run_in_executor(self._after, write)
 
     def close(self) -> None:
-        self._executor.shutdown(wait=True)
+        self._retention.stop()
+        for executor in (self._executor, self._replays, self._after):
+            executor.shutdown(wait=True)
         self.pool.close()
 
 
@@ -510,17 +565,56 @@ def _usage_data(pending: Pending, usage: Usage) -> dict[str, Any]:
         **usage.as_data(),
         "model": pending.model,
         "thread": pending.thread.name,
-        "estimate": round(pending.estimate),
-        "cut": pending.sample.cut,
+        "estimate": None if pending.estimate is None else round(pending.estimate),
+        "cut": "" if pending.sample is None else pending.sample.cut,
         "new_cut": pending.new_cut,
         "layout": pending.layout,
     }
 
 
-def _ignore_outcome(work: asyncio.Future[Outcome]) -> None:
+def _report(
+    pending: Pending, sample: Sample, usage: Usage, learned: Learned, event: Event, now: float
+) -> UsageWrite:
+    """Filed under a name of its own: clients may choose call ids, and use one again."""
+    return UsageWrite(
+        call_id=secrets.token_hex(8),
+        key=sample.history.keys[-1],
+        cut=sample.cut,
+        tokens=usage.prompt_tokens,
+        overhead=sample.scale.overhead(sample.history),
+        measured=learned.measured,
+        thread=pending.thread.id,
+        offset=learned.offset,
+        event=event,
+        now=now,
+    )
+
+
+def _ignore_outcome(work: asyncio.Future[Any]) -> None:
     """Nobody waits any more; reading the outcome keeps asyncio from reporting it as unread."""
     if not work.cancelled():
         work.exception()
+
+
+def _parent(history: History, place: threads.Place, state: sessions.SessionState) -> Thread | None:
+    """The thread that a new one branches off from."""
+    if place.shared <= history.lead:
+        return None
+    return state.threads.get(state.owner.get(history.keys[place.shared - 1], 0))
+
+
+def _adopted(history: History, anchor: bytes, parent: sessions.SessionState, state: sessions.SessionState) -> bool:
+    """Take over a parent's cut, and the short results that this history shares with it."""
+    cut = parent.cuts.get(anchor)
+    if cut is None:
+        return False
+    shared = set(history.keys)
+    swaps = {place: swap for place, swap in parent.swaps.items() if place[0] in shared}
+    thread = parent.threads.get(parent.owner.get(anchor, 0))
+    state.cuts = {**state.cuts, anchor: cut}
+    state.swaps = {**state.swaps, **swaps}
+    state.adopted = Adopted((cut,), tuple(swaps.values()), {} if thread is None else {anchor: thread})
+    return True
 
 
 def _auxiliary(history: History, live: Live | None) -> bool:
@@ -541,7 +635,7 @@ def _result_chars(request: Request, calibration: Calibration) -> int:
     over = request.settings.compress_over_tokens
     if not over or not request.may_edit:
         return 0
-    probe = tokens.Sizes(words=1000)
+    probe = tokens.Sizes(words=780, marks=220)  # what real tool results are made of
     return int(over * 1000 / max(tokens.estimate(calibration, probe), 1.0))
 
 

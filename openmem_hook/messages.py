@@ -89,7 +89,9 @@ class History:
 
     `messages`, `facts`, `keys` (row key of each message: its fingerprint, or an aside key) and `chain` (the
     fingerprint after each message) run in parallel. The first `lead` messages are the system prompt in
-    message form, or stand before a provider's compaction: they are always sent as the client sent them.
+    message form, or stand before a provider's compaction: they are always sent as the client sent them. The
+    first `folded` of them cost nothing: the compaction stands for them. `deferred` are the tools that the model
+    knows only by a reference to them in the history.
     `overhead` are the sizes of system prompt and tools, `overhead_bytes` their JSON length.
     """
 
@@ -104,18 +106,32 @@ class History:
     tool_names: frozenset[str]
     deferred: frozenset[str]
     must_start_with_thinking: bool
-    lead_counts: bool = True
+    folded: int = 0
 
     def __len__(self) -> int:
-        return len(self.messages)
+        return len(self.keys)
+
+
+class Named(NamedTuple):
+    """A history's facts with the `keys` and `chain` that follow from them. Messages before `first` have no name
+    of their own. Nothing in it is ever changed."""
+
+    facts: Sequence[Facts]
+    keys: Sequence[bytes]
+    chain: Sequence[bytes]
+    first: int
 
 
 @dataclass(slots=True)
 class Memo:
-    """What was found out about exact bytes: resent messages and tools are hashed, not looked at again."""
+    """What was found out about exact bytes: resent messages and tools are hashed, not looked at again.
 
-    facts: dict[bytes, Facts] = field(default_factory=dict)
-    overheads: dict[bytes, Sizes] = field(default_factory=dict)
+    `named`: the names of the newest history's messages; the next one goes on where it differs.
+    """
+
+    facts: dict[int, Facts] = field(default_factory=dict)
+    overheads: dict[int, Sizes] = field(default_factory=dict)
+    named: Named = field(default_factory=lambda: Named((), [], [], 0))
 
 
 class Adapter(Protocol):
@@ -124,8 +140,9 @@ class Adapter(Protocol):
     name: str
     call_types: frozenset[str]
     messages_key: str
+    references_define: bool
 
-    def matches(self, body: Mapping[str, Any]) -> bool: ...
+    def matches(self, body: Mapping[str, Any], named: bool) -> bool: ...
     def lead_of(self, messages: Sequence[Raw]) -> int: ...
     def role_of(self, raw: Raw) -> str: ...
     def parts_of(self, raw: Raw) -> list[Part]: ...
@@ -151,6 +168,8 @@ def sizes_of(parts: Iterable[Part]) -> Sizes:
     for part in parts:
         if part.kind == "thinking":
             total += tokens.thinking(part.text, part.length)
+        elif part.kind == "compaction":
+            total += tokens.opaque(len(part.text))
         elif part.text:
             total += tokens.measure(_SIZE_KIND.get(part.kind, "text"), part.text)
         for kind in part.media:
@@ -165,13 +184,13 @@ def _kind(role: str, kinds: list[str]) -> str:
     rules = (
         ("compaction", "compaction" in present),
         ("system", role == "system"),
+        ("summarise", "summarise" in present),
         ("mixed", role in ("user", "tool") and "result" in present and typed),
         ("result", "result" in present and role in ("user", "tool")),
         ("call", "call" in present or ("server" in present and role == "assistant")),
         ("reasoning", bool(kinds) and present <= {"thinking"}),
         ("reply", role == "assistant"),
         ("recap", "recap" in present),
-        ("summarise", "summarise" in present),
         ("typed", role == "user" and (typed or not kinds)),
         ("notice", role == "user"),
     )
@@ -241,3 +260,13 @@ def joined(parts: Iterable[Part]) -> str:
 
 def facts_about(adapter: Adapter, raw: Raw, size: int) -> Facts:
     return facts_of(adapter.role_of(raw), adapter.parts_of(raw), size)
+
+
+def remembered(adapter: Adapter, raw: Raw, memo: Memo) -> Facts:
+    """The facts about a message, looked up by its bytes. `memo` is read and added to."""
+    payload = fingerprint.dump(raw)
+    key = fingerprint.content_key(payload)
+    known = memo.facts.get(key)
+    if known is None or known.bytes != len(payload):
+        known = memo.facts[key] = facts_about(adapter, raw, len(payload))
+    return known

@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mul
 
 CHUNK = 32_768
 """Characters looked at in one go: no call into C holds the interpreter for more than a millisecond."""
@@ -323,7 +324,7 @@ def _vector(sizes: Sizes) -> Vector:
 
 
 def _dot(one: Sequence[float], two: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(one, two, strict=True))
+    return sum(map(mul, one, two))
 
 
 def estimate(calibration: Calibration, sizes: Sizes) -> float:

@@ -20,11 +20,10 @@ from openmem_hook.gateway.identity import (
     headers_of,
     passthrough_session,
     said,
-    session_name,
     session_of,
-    tenant_folder,
     tenant_of,
 )
+from openmem_hook.store.names import session_name, tenant_folder
 
 SESSION = "0f2ad9a4-3e7b-4c55-9d3a-2b1c64c0aa01"
 OTHER = "77aa01c2-5b0e-4f0c-8a44-000000000002"
@@ -125,6 +124,12 @@ ROWS: dict[str, tuple[dict[Any, Any], dict[str, Any], str | None, str]] = {
     "opencode affinity": ({"x-session-affinity": "ses_1"}, {}, "ses_1", ""),
     "opencode parent alone": ({"x-parent-session-id": "ses_1"}, {}, "ses_1", ""),
     "litellm header": ({"x-litellm-session-id": SESSION}, {}, SESSION, ""),
+    "litellm header beats another vendor's": (
+        {"x-acme-session-id": OTHER, "x-litellm-session-id": SESSION},
+        {},
+        SESSION,
+        "",
+    ),
     "another vendor's header": ({"x-acme-session-id": SESSION}, {}, SESSION, ""),
     "another vendor's header and a parent": (
         {"x-zeta-session-id": SESSION, "x-parent-session-id": OTHER},

@@ -7,7 +7,7 @@ message is typed are followed in that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from openmem_hook import tokens
@@ -49,16 +49,28 @@ class Scale:
         known = self.measured.get(key)
         return tokens.estimate(self.calibration, fact.sizes) if known is None else known
 
+    def costs(self, keys: Iterable[bytes], facts: Iterable[Facts]) -> list[float]:
+        """`cost` of each."""
+        known, calibration = self.measured.get, self.calibration
+        return [
+            tokens.estimate(calibration, fact.sizes) if (cost := known(key)) is None else cost
+            for key, fact in zip(keys, facts, strict=True)
+        ]
+
     def thought(self, fact: Facts) -> float:
         return tokens.estimate(self.calibration, fact.sizes.thought()) if fact.has_thinking else 0.0
 
 
-def per_message(history: History, sent: Sequence[Facts], scale: Scale) -> list[float]:
-    """Tokens of each message as it would go out. With `drops_thinking`, turns before the last count without."""
+def per_message(
+    history: History, sent: Sequence[Facts], scale: Scale, start: int = 0, end: int | None = None
+) -> list[float]:
+    """Tokens of each message from `start` to `end` as it would go out. With `drops_thinking`, turns before the
+    last count without."""
     edge = last_typed(history) if scale.drops_thinking else 0
+    costs = scale.costs(history.keys[start:end], sent[start:end])
     return [
-        scale.cost(key, fact) - (scale.thought(fact) if i < edge else 0.0)
-        for i, (key, fact) in enumerate(zip(history.keys, sent, strict=True))
+        cost - (scale.thought(fact) if i < edge and fact.has_thinking else 0.0)
+        for i, (cost, fact) in enumerate(zip(costs, sent[start:end], strict=True), start)
     ]
 
 
@@ -70,11 +82,10 @@ def last_typed(history: History, end: int | None = None) -> int:
 
 def full(history: History, sent: Sequence[Facts], standing: Standing | None, scale: Scale) -> float:
     """The whole request priced message by message, without `offset`."""
-    costs = per_message(history, sent, scale)
     start = history.lead if standing is None else standing.index + 1
     head = 0.0 if standing is None else tokens.estimate(scale.calibration, standing.cut.head_sizes)
-    lead = sum(costs[: history.lead]) if history.lead_counts else 0.0
-    return scale.overhead(history) + lead + head + sum(costs[start:])
+    lead = sum(per_message(history, sent, scale, history.folded, history.lead))
+    return scale.overhead(history) + lead + head + sum(per_message(history, sent, scale, start))
 
 
 def total(history: History, sent: Sequence[Facts], standing: Standing | None, scale: Scale) -> float:
@@ -91,7 +102,7 @@ def total(history: History, sent: Sequence[Facts], standing: Standing | None, sc
 def _growth(history: History, sent: Sequence[Facts], reported: int, scale: Scale) -> float:
     """Overhead now, and what was added after the reported message less what stopped counting since."""
     keys = history.keys
-    added = sum(scale.cost(keys[i], sent[i]) for i in range(reported + 1, len(history)))
+    added = sum(scale.costs(keys[reported + 1 :], sent[reported + 1 :]))
     gone = 0.0
     if scale.drops_thinking:
         then, now = last_typed(history, reported + 1), last_typed(history)

@@ -18,10 +18,12 @@ from openmem_hook.compaction.freeze import freeze
 from openmem_hook.compaction.results import shorten
 from openmem_hook.compaction.standing import Followers, find_standing
 from openmem_hook.config import Limits
-from openmem_hook.messages import Adapter, Facts, History, Memo, Raw, facts_about
+from openmem_hook.messages import Adapter, Facts, History, Memo, Raw, remembered
 
 SHORT_SHARE = 0.5
 """A short form's cap as a share of the size above which results are compressed."""
+SHORTEST = 600
+"""Characters a short form may always have: header, a beginning and an end that still say something."""
 SQUEEZE = (4_000, 1_500, 600)
 """Caps in characters tried in turn on kept results when a request is over the hard limit."""
 
@@ -99,7 +101,7 @@ def compress(draft: Draft) -> Draft:
     for i in range(_start(draft), len(draft.history)):
         key = draft.history.keys[i]
         if key not in known.scale.measured and key not in known.sent:
-            made += _swaps(draft, i, limit, int(limit * SHORT_SHARE), "size")
+            made += _swaps(draft, i, limit, max(int(limit * SHORT_SHARE), SHORTEST), "size")
     return _with_swaps(draft, made)
 
 
@@ -133,24 +135,20 @@ def _with_swaps(draft: Draft, made: Sequence[Swap]) -> Draft:
 
 def weigh(draft: Draft) -> Draft:
     """What the request costs as it would go out with the edits so far."""
-    sent = tuple(_sent_facts(draft, i) for i in range(len(draft.history)))
+    sent = _sent(draft)
     found = estimate.total(draft.history, sent, draft.standing, draft.known.scale)
     return replace(draft, sent=sent, estimate=found, before=found)
 
 
-def _sent_facts(draft: Draft, index: int) -> Facts:
-    fact = draft.history.facts[index]
-    if not fact.results or not draft.swaps or index < _start(draft):
-        return fact
-    raw = sent_message(draft.adapter, draft.history, index, draft.swaps)
-    if raw is draft.history.messages[index]:
-        return fact
-    payload = fingerprint.dump(raw)
-    key = fingerprint.content_key(payload)
-    known = draft.memo.facts.get(key)
-    if known is None:
-        known = draft.memo.facts[key] = facts_about(draft.adapter, raw, len(payload))
-    return known
+def _sent(draft: Draft) -> tuple[Facts, ...]:
+    """Facts of the messages as they go out: those of the tail with its results swapped."""
+    history, facts = draft.history, list(draft.history.facts)
+    swapped = {key for key, _ in draft.swaps}
+    for i in range(_start(draft), len(history)):
+        if history.keys[i] in swapped:
+            raw = sent_message(draft.adapter, history, i, draft.swaps)
+            facts[i] = remembered(draft.adapter, raw, draft.memo)
+    return tuple(facts)
 
 
 def cut(draft: Draft) -> Draft:
@@ -270,9 +268,9 @@ def _gain(draft: Draft, choice: trim.Choice, costs: Sequence[float]) -> float:
 def _with_less(draft: Draft, made: Sequence[Swap]) -> Draft:
     """The draft with results shortened, and the estimate less what that saves."""
     scale = draft.known.scale
-    before = sum(estimate.per_message(draft.history, draft.sent, scale)[_start(draft) :])
+    before = sum(estimate.per_message(draft.history, draft.sent, scale, _start(draft)))
     draft = _with_swaps(draft, made)
-    sent = tuple(_sent_facts(draft, i) for i in range(len(draft.history)))
+    sent = _sent(draft)
     unmeasured = replace(scale, measured={})
     touched = {swap.key for swap in made}
     after = sum(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from openmem_hook import fingerprint, tokens
 from openmem_hook.compaction.edits import Cut, Swap
 from openmem_hook.compaction.pipeline import Draft
 from openmem_hook.compaction.threads import Place
-from openmem_hook.messages import History, joined
+from openmem_hook.messages import History, joined, searchable
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,16 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """Edits of another session of the tenant that a fork brought along, not yet written to its own."""
+    """Edits that a session goes by and that its database doesn't hold yet: those of a fork's parent, or of a
+    database that was lost. `threads`: whose rules hold, by the keys of their messages."""
 
-    cut: Cut
-    swaps: tuple[Swap, ...]
-    thread: Thread | None
+    cuts: tuple[Cut, ...] = ()
+    swaps: tuple[Swap, ...] = ()
+    threads: Mapping[bytes, Thread] = field(default_factory=dict)
+
+    def thread_of(self, keys: Sequence[bytes]) -> Thread | None:
+        """The thread of the newest of these messages that is known."""
+        return next((self.threads[key] for key in reversed(keys) if key in self.threads), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,27 @@ class Savings:
     after: int
 
 
-def shown_by_head(history: History, anchor: int, shown: Sequence[bytes]) -> set[int]:
+def shown_whole(draft: Draft, places: Sequence[int]) -> set[int]:
+    """Those of these places whose messages go out as they are."""
+    history, standing = draft.history, draft.standing
+    start = history.lead if standing is None else standing.index + 1
+    swapped = {key for key, _ in draft.swaps}
+    front = {*range(history.lead), *draft.kept}
+    if standing is not None and draft.new_cut is None and any(i < start for i in places):
+        front |= _shown_by_head(history, standing.index, standing.cut.shown)
+    return {i for i in places if (i in front if i < start else history.keys[i] not in swapped)}
+
+
+def hidden_by(draft: Draft) -> list[bytes]:
+    """Keys of the messages that new edits take out of sight: a cut all it does not show, a swap its own."""
+    if draft.new_cut is None:
+        return [swap.key for swap in draft.new_swaps]
+    keys = draft.history.keys
+    shown = shown_whole(draft, range(len(keys)))
+    return [key for i, key in enumerate(keys) if i not in shown]
+
+
+def _shown_by_head(history: History, anchor: int, shown: Sequence[bytes]) -> set[int]:
     """Indices of the messages a standing head shows: its digests are a subsequence of the history's."""
     found, wanted = set(), iter(shown)
     digest = next(wanted, None)
@@ -120,7 +145,7 @@ def rows_of(draft: Draft, new: Sequence[int], whole: set[int]) -> list[NewRow]:
     if not new:
         return []
     history, adapter = draft.history, draft.adapter
-    made_by = {call: name for fact in history.facts for call, name in zip(fact.calls, fact.tool_names, strict=True)}
+    made_by = _callers(history, {call for i in new for call in history.facts[i].answers})
     rows = []
     for i in new:
         fact, raw = history.facts[i], history.messages[i]
@@ -132,7 +157,7 @@ def rows_of(draft: Draft, new: Sequence[int], whole: set[int]) -> list[NewRow]:
                 digest=fact.digest,
                 role=fact.role,
                 kind=fact.kind,
-                tool_name=", ".join(dict.fromkeys(name for name in tools if name)),
+                tool_name=searchable(", ".join(dict.fromkeys(name for name in tools if name))),
                 text=joined(adapter.parts_of(raw)),
                 in_context=i in whole,
                 format=adapter.name,
@@ -140,6 +165,18 @@ def rows_of(draft: Draft, new: Sequence[int], whole: set[int]) -> list[NewRow]:
             )
         )
     return rows
+
+
+def _callers(history: History, answered: set[str]) -> dict[str, str]:
+    """The tools that made these calls, looked for from the end: what is new answers what is recent."""
+    found: dict[str, str] = {}
+    for fact in reversed(history.facts):
+        if len(found) == len(answered):
+            break
+        for call, name in zip(fact.calls, fact.tool_names, strict=True):
+            if call in answered:
+                found.setdefault(call, name)
+    return found
 
 
 def ended_threads(history: History, thread: Thread, place: Place, threads: Iterable[Thread]) -> list[int]:
@@ -173,7 +210,7 @@ def savings_of(draft: Draft) -> Savings | None:
         return None
     scale, history = draft.known.scale, draft.history
     start = history.lead if draft.standing is None else draft.standing.index + 1
-    gone = sum(scale.cost(history.keys[i], history.facts[i]) for i in range(history.lead, start))
+    gone = sum(scale.costs(history.keys[history.lead : start], history.facts[history.lead : start]))
     head = 0.0 if draft.standing is None else tokens.estimate(scale.calibration, draft.standing.cut.head_sizes)
     raw = sum(
         tokens.estimate(scale.calibration, history.facts[i].sizes) - scale.cost(history.keys[i], draft.sent[i])

@@ -23,7 +23,7 @@ class Line(Protocol):
 @dataclass(frozen=True, slots=True)
 class Place:
     """`thread`: id of the thread, 0 for a new one. `seen`: the newest message was sent before (a retry or a
-    rewind). `shared`: how many messages from the front are known. `extends`: the thread's tip is in the request.
+    rewind). `shared`: how many messages from the front are known, the lead taken for known. `extends`: the thread's tip is in the request.
     """
 
     thread: int
@@ -35,7 +35,7 @@ class Place:
 def place(history: History, agent: str, threads: Iterable[Line], owner: Mapping[bytes, int]) -> Place:
     """The thread whose tip the request holds, else the one that already has its newest message, else a new one."""
     keys = history.keys
-    shared = next((i for i, key in enumerate(keys) if key not in owner), len(keys))
+    shared = next((i for i in range(history.lead, len(keys)) if keys[i] not in owner), len(keys))
     position = {key: i for i, key in enumerate(keys)}
     tips = {t.tip: t.id for t in threads if t.agent == agent}
     deepest = max((position[tip] for tip in tips if tip in position), default=-1)

@@ -66,27 +66,38 @@ def choices(history: History) -> Iterator[Choice]:
         yield from _without_typed(history, allowed)
         return
     edge = _after_system(facts, first + 1)
-    preamble = tuple(i for i in range(history.lead, edge) if not (facts[i].calls or facts[i].answers) or i == first)
+    preamble = _preamble(history, first, edge)
     turn = max((i for i in range(first, len(facts)) if facts[i].kind == "typed"), default=first)
     reply = _reply(history, edge, turn, ends, allowed)
     typed = () if turn == first else (turn, *range(turn + 1, _after_system(facts, turn + 1)))
     start = edge if turn == first else _after_system(facts, turn + 1)
     if not ends[edge] or not ends[turn]:
         return
-    for at in _starts(history, allowed, start, turn):
+    for at in _starts(history, allowed, start):
         pinned = _pinned(history, at)
         before = [i for i in pinned if edge <= i < turn and i not in reply]
-        inside = [i for i in pinned if start <= i < at]
-        yield Choice((*preamble, *sorted({*before, *reply}), *typed, *inside), turn, at - 1, turn)
+        inside = _opened(history, start, at, turn, [i for i in pinned if start <= i < at])
+        if inside is not None:
+            yield Choice((*preamble, *sorted({*before, *reply}), *typed, *inside), turn, at - 1, turn)
 
 
 def _first_typed(history: History) -> int | None:
-    places = range(history.lead, len(history))
+    """The first typed message; where exchanges stand before it, the message that set them off."""
     facts = history.facts
+    places = range(history.lead, len(history))
     typed = next((i for i in places if facts[i].kind in ("typed", "mixed")), None)
-    if typed is not None:
-        return typed
-    return next((i for i in places if facts[i].role == "user" and not facts[i].answers), None)
+    asked = [i for i in places if facts[i].role == "user" and not facts[i].answers]
+    if typed is None:
+        return next(iter(asked), None)
+    called = next((i for i in range(history.lead, typed) if facts[i].calls), typed)
+    return typed if called == typed else max((i for i in asked if i < called), default=typed)
+
+
+def _preamble(history: History, first: int, edge: int) -> tuple[int, ...]:
+    """Everything up to the first typed message, without the exchanges that no message of a user set off."""
+    exchanges = [o for o in boundaries.outputs(history, history.lead) if o.calls and o.end <= first]
+    dropped = {i for o in exchanges for i in range(o.first, o.end)}
+    return tuple(i for i in range(history.lead, edge) if i not in dropped)
 
 
 def _after_system(facts: Sequence[Facts], at: int) -> int:
@@ -113,23 +124,35 @@ def _reply(history: History, edge: int, turn: int, ends: Sequence[bool], allowed
     return () if opened is None else tuple(i for i in range(opened, turn) if facts[i].role != "system")
 
 
-def _starts(history: History, allowed: Sequence[bool], start: int, turn: int) -> Iterator[int]:
+def _starts(history: History, allowed: Sequence[bool], start: int) -> Iterator[int]:
     """Places where the tail may begin: right after the typed message, then ever deeper in its turn."""
     facts = history.facts
     anchored = _anchored(facts, start, start)
     if anchored is not None:
         yield anchored
     solid = next((i for i in range(start, len(facts)) if facts[i].kind in ("unknown", "compaction")), len(facts))
-    thought = history.must_start_with_thinking and any(f.has_thinking for f in facts[turn:])
     exchanges = [o for o in boundaries.outputs(history, start) if o.calls]
     for output in exchanges[1 : len(exchanges) - KEEP_EXCHANGES + 1]:
-        at = output.first
-        if at > solid:
+        if output.first > solid:
             return
-        if allowed[at] and (facts[at].starts_with_thinking or not thought):
-            place = _anchored(facts, at, start)
+        if allowed[output.first]:
+            place = _anchored(facts, output.first, start)
             if place is not None:
                 yield place
+
+
+def _opened(history: History, start: int, at: int, turn: int, inside: list[int]) -> list[int] | None:
+    """What the head keeps of a running turn. Where the provider wants its first output to start with thinking,
+    the nearest exchange that does is kept too; None where there is none."""
+    facts = history.facts
+    if at <= start or not history.must_start_with_thinking or not any(f.has_thinking for f in facts[turn:]):
+        return inside
+    shown = next((i for i in (*inside, *range(at, len(facts))) if facts[i].role == "assistant"), None)
+    if shown is None or facts[shown].starts_with_thinking:
+        return inside
+    exchanges = [o for o in boundaries.outputs(history, start) if o.calls and o.end <= shown]
+    opener = next((o for o in reversed(exchanges) if facts[o.first].starts_with_thinking), None)
+    return None if opener is None else [*range(opener.first, opener.end), *inside]
 
 
 def _anchored(facts: Sequence[Facts], at: int, start: int) -> int | None:
@@ -142,8 +165,7 @@ def _anchored(facts: Sequence[Facts], at: int, start: int) -> int | None:
 def _pinned(history: History, at: int) -> list[int]:
     """Messages of exchanges before `at` that must stay: tool references in use, signed items of a provider."""
     facts = history.facts
-    used = {name for fact in facts[at:] for name in fact.tool_names}
-    wanted = {n for n in used if n in history.deferred or n not in history.tool_names}
+    wanted = history.deferred.intersection(name for fact in facts[at:] for name in fact.tool_names)
     marked = [i for i in range(history.lead, at) if facts[i].signed or wanted.intersection(facts[i].references)]
     if not marked:
         return []
@@ -153,7 +175,7 @@ def _pinned(history: History, at: int) -> list[int]:
 
 def _without_typed(history: History, allowed: Sequence[bool]) -> Iterator[Choice]:
     """Nothing typed is left to carry the pointer (a compaction stands before a running turn): it stands alone."""
-    for at in _starts(history, allowed, history.lead, history.lead):
+    for at in _starts(history, allowed, history.lead):
         if at > history.lead:
             yield Choice((), None, at - 1, history.lead)
 

@@ -16,9 +16,14 @@ ADAPTERS: tuple[Adapter, ...] = (
 """In the order they are asked; chat, the least particular shape, comes last."""
 
 
+ANY_BODY = "pass_through_endpoint"
+"""The call type that says nothing of the body: there the shape alone decides."""
+
+
 def adapter_for(call_type: str, data: Mapping[str, Any]) -> Adapter | None:
     """The format of a request, by call type and by shape; None for everything else."""
-    found = (a for a in ADAPTERS if call_type in a.call_types and a.matches(data))
+    named = call_type != ANY_BODY
+    found = (a for a in ADAPTERS if call_type in a.call_types and a.matches(data, named))
     return next(found, None)
 
 

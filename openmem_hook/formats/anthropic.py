@@ -16,19 +16,19 @@ __all__ = ["with_marker"]
 name = "anthropic"
 call_types = frozenset({"anthropic_messages", "pass_through_endpoint"})
 messages_key = "messages"
+references_define = False  # a reference points to an entry in `tools`
 
 _MEDIA = {"image": "image", "document": "document"}
 _THINKING = ("thinking", "redacted_thinking")
 
 
-def matches(body: Mapping[str, Any]) -> bool:
-    """Messages with Anthropic's marks; chat bodies on a pass-through route carry none of them."""
+def matches(body: Mapping[str, Any], named: bool) -> bool:
+    """A list of messages; where the call type doesn't name the API, none with the marks of chat."""
     messages = body.get("messages")
-    if not isinstance(messages, list) or not messages or "prompt" in body:
+    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
         return False
-    return "max_tokens" in body and not any(
-        isinstance(m, dict) and (m.get("role") in ("tool", "developer") or "tool_calls" in m) for m in messages
-    )
+    foreign = any(m.get("role") in ("tool", "developer") or "tool_calls" in m for m in messages)
+    return named or ("max_tokens" in body and not foreign)
 
 
 def lead_of(messages: Sequence[Raw]) -> int:  # noqa: ARG001 - the system prompt is not among the messages
@@ -120,7 +120,7 @@ def shorten_result(raw: Raw, index: int, text: str) -> Raw:
 
 def frozen(raw: Raw, keep_thinking: bool) -> Raw | None:
     """The message as a head shows it: no breakpoints, no thinking; None where nothing would be left."""
-    clean = blocks.without(raw, "cache_control")
+    clean = blocks.unmarked(raw)
     content = clean.get("content")
     if keep_thinking or not isinstance(content, list):
         return clean

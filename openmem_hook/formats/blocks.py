@@ -100,16 +100,18 @@ def result_part(family: str, call_id: Any, inner: list[Part], index: int, failed
     )
 
 
-def without(value: Any, key: str) -> Any:
-    """The value without a key at any depth; the very same object where the key is nowhere in it."""
-    if isinstance(value, dict):
-        changed = {k: without(v, key) for k, v in value.items() if k != key}
-        same = len(changed) == len(value) and all(changed[k] is value[k] for k in changed)
-        return value if same else changed
+def unmarked(value: Any) -> Any:
+    """A message without cache breakpoints, on itself, its blocks and those inside; the very same object where
+    there is none. What a call's arguments hold under that name is data."""
     if isinstance(value, list):
-        items = [without(v, key) for v in value]
+        items = [unmarked(v) for v in value]
         return value if all(a is b for a, b in zip(items, value, strict=True)) else items
-    return value
+    if not isinstance(value, dict):
+        return value
+    inside = unmarked(value.get("content"))
+    if "cache_control" not in value and inside is value.get("content"):
+        return value
+    return {k: inside if k == "content" else v for k, v in value.items() if k != "cache_control"}
 
 
 def map_content(raw: Raw, key: str, change: Callable[[list[Any]], list[Any]]) -> Raw:
@@ -118,17 +120,18 @@ def map_content(raw: Raw, key: str, change: Callable[[list[Any]], list[Any]]) ->
 
 
 def replaced_text(content: Any, text: str, is_text: Callable[[Any], bool]) -> Any:
-    """Result content with its text parts replaced by one, in the same shape, other parts in their places."""
+    """Result content with its text parts replaced by one, in the same shape, other parts in their places. A cache
+    breakpoint on one of them stays, on the one that is left."""
     if not isinstance(content, list):
         return text
+    texts = [i for i, block in enumerate(content) if is_text(block)]
+    marker = next((m for i in reversed(texts) if (m := content[i].get("cache_control"))), None)
     out: list[Any] = []
-    placed = False
-    for block in content:
-        if not is_text(block):
+    for i, block in enumerate(content):
+        if i not in texts:
             out.append(block)
-        elif not placed:
-            out.append({**block, "text": text})
-            placed = True
+        elif i == texts[0]:
+            out.append({**block, "text": text} | ({"cache_control": marker} if marker else {}))
     return out
 
 

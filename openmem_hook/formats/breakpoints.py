@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from openmem_hook.formats import blocks
 from openmem_hook.messages import Raw
 
+_MARKED_ROLES = ("user", "tool")
 _NO_MARKER = ("thinking", "redacted_thinking", "compaction")
 """Block types on which the provider refuses a breakpoint."""
 
 
-def markers(value: Any) -> Iterator[dict[str, Any]]:
-    """Every cache breakpoint at any depth, in order of appearance."""
-    if isinstance(value, dict):
-        found = value.get("cache_control")
-        if isinstance(found, dict):
-            yield found
-        for key, item in value.items():
-            if key != "cache_control" and isinstance(item, (dict, list)):
-                yield from markers(item)
-    elif isinstance(value, list):
-        for item in value:
-            if isinstance(item, (dict, list)):
-                yield from markers(item)
+def markers(items: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Every cache breakpoint on tools, messages or blocks and on the blocks inside them, in order of appearance.
+    What a call's arguments or a tool's schema hold under that name is data."""
+    for item in items:
+        if isinstance(item, dict):
+            found = item.get("cache_control")
+            if isinstance(found, dict):
+                yield found
+            inside = item.get("content")
+            if isinstance(inside, list):
+                yield from markers(inside)
 
 
 def with_marker(before: Sequence[Raw], after: list[Raw]) -> list[Raw]:
-    """Where a trim removed every message breakpoint of the client, one stands again, on the last legal block."""
-    lost = list(markers(list(before)))
-    if not lost or next(markers(after), None) is not None:
+    """Where a trim removed every message breakpoint of the client, one stands again, on the last legal block that
+    no model wrote: what a model wrote is sent back as it was."""
+    lost = None if _last(after) is not None else _last(before)
+    if lost is None:
         return after
     for at in range(len(after) - 1, -1, -1):
-        marked = _marked(after[at], lost[-1])
+        marked = _marked(after[at], lost) if after[at].get("role") in _MARKED_ROLES else None
         if marked is not None:
             return [*after[:at], marked, *after[at + 1 :]]
     return after
+
+
+def _last(messages: Sequence[Raw]) -> dict[str, Any] | None:
+    """The last breakpoint, looked for from the end, where clients have it."""
+    return next((found[-1] for raw in reversed(messages) if (found := list(markers((raw,))))), None)
 
 
 def _marked(raw: Raw, marker: dict[str, Any]) -> Raw | None:
@@ -64,7 +69,7 @@ def layout(body: Mapping[str, Any]) -> str:
         items = given if isinstance(given, list) else []
         for i, item in enumerate(items):
             at = i - len(items) if part == "messages" else i
-            places += [f"{part}:{at}:{_ttl(marker)}" for marker in markers(item)]
+            places += [f"{part}:{at}:{_ttl(marker)}" for marker in markers((item,))]
     return " ".join(places[:8])
 
 

@@ -15,6 +15,7 @@ __all__ = ["with_marker"]
 name = "chat"
 call_types = frozenset({"completion", "acompletion", "pass_through_endpoint"})
 messages_key = "messages"
+references_define = False
 
 _ROLES = {
     "system": "system",
@@ -27,7 +28,7 @@ _ROLES = {
 _MEDIA = {"image_url": "image", "file": "document", "input_audio": "audio", "image": "image"}
 
 
-def matches(body: Mapping[str, Any]) -> bool:
+def matches(body: Mapping[str, Any], named: bool) -> bool:  # noqa: ARG001 - the shape is the same everywhere
     messages = body.get("messages")
     return isinstance(messages, list) and bool(messages) and all(isinstance(m, dict) for m in messages)
 
@@ -117,7 +118,7 @@ def shorten_result(raw: Raw, index: int, text: str) -> Raw:  # noqa: ARG001 - a 
 
 
 def frozen(raw: Raw, keep_thinking: bool) -> Raw | None:
-    clean = blocks.without(raw, "cache_control")
+    clean = blocks.unmarked(raw)
     if keep_thinking:
         return clean
     left = {k: v for k, v in clean.items() if k not in ("reasoning_content", "reasoning", "thinking_blocks")}

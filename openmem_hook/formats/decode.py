@@ -7,7 +7,7 @@ from typing import Any
 
 from openmem_hook import fingerprint, tokens
 from openmem_hook.formats import blocks
-from openmem_hook.messages import Adapter, Facts, History, Memo, Raw, facts_about
+from openmem_hook.messages import Adapter, Facts, History, Memo, Named, Raw, remembered
 from openmem_hook.tokens import Sizes
 
 
@@ -19,25 +19,17 @@ def messages_of(adapter: Adapter, body: Mapping[str, Any]) -> list[Raw]:
 def decode(adapter: Adapter, body: Mapping[str, Any], memo: Memo) -> History:
     """The body's messages with their facts and fingerprints. `memo` is read and added to."""
     messages = messages_of(adapter, body)
-    facts = [_facts(adapter, raw, memo) for raw in messages]
-    lead, compacted = _lead(adapter, messages, facts)
-    keys: list[bytes] = []
-    chain: list[bytes] = []
-    past = fingerprint.ROOT
-    prompt = lead if not compacted else adapter.lead_of(messages)
-    for i, fact in enumerate(facts):
-        if fact.identifies and i >= prompt:
-            past = fingerprint.chain(past, fact.digest)
-            keys.append(past)
-        else:
-            keys.append(fingerprint.aside(past, fact.digest))
-        chain.append(past)
+    facts = [remembered(adapter, raw, memo) for raw in messages]
+    lead, folded = _lead(adapter, messages, facts)
+    named = memo.named = _named(facts, adapter.lead_of(messages), memo.named)
     sizes, size, names, deferred = _overhead(adapter, body, memo)
+    if adapter.references_define:
+        deferred |= {name for fact in facts for name in fact.references} - names
     return History(
         messages=messages,
         facts=facts,
-        keys=keys,
-        chain=chain,
+        keys=named.keys,
+        chain=named.chain,
         lead=lead,
         overhead=sizes,
         overhead_bytes=size,
@@ -45,23 +37,39 @@ def decode(adapter: Adapter, body: Mapping[str, Any], memo: Memo) -> History:
         tool_names=names,
         deferred=deferred,
         must_start_with_thinking=adapter.must_start_with_thinking(body),
-        lead_counts=not compacted,
+        folded=folded,
     )
 
 
-def _facts(adapter: Adapter, raw: Raw, memo: Memo) -> Facts:
-    payload = fingerprint.dump(raw)
-    key = fingerprint.content_key(payload)
-    known = memo.facts.get(key)
-    if known is None:
-        known = memo.facts[key] = facts_about(adapter, raw, len(payload))
-    return known
+def _named(facts: Sequence[Facts], first: int, last: Named) -> Named:
+    """Keys and chain of a history; what it has in common with the last one keeps its names."""
+    same = 0
+    if first == last.first:
+        pairs = enumerate(zip(facts, last.facts, strict=False))
+        same = next((i for i, (new, old) in pairs if new is not old), min(len(facts), len(last.facts)))
+    keys, chain = list(last.keys[:same]), list(last.chain[:same])
+    past = chain[-1] if chain else fingerprint.ROOT
+    for i in range(same, len(facts)):
+        fact = facts[i]
+        if fact.identifies and i >= first:
+            past = fingerprint.chain(past, fact.digest)
+            keys.append(past)
+        else:
+            keys.append(fingerprint.aside(past, fact.digest))
+        chain.append(past)
+    return Named(facts, keys, chain, first)
 
 
-def _lead(adapter: Adapter, messages: Sequence[Raw], facts: Sequence[Facts]) -> tuple[int, bool]:
-    """Messages at the front that no edit touches, and whether a provider's compaction is among them."""
+def _lead(adapter: Adapter, messages: Sequence[Raw], facts: Sequence[Facts]) -> tuple[int, int]:
+    """How many messages at the front no edit touches, and how many of them a provider's compaction replaces.
+    A compaction that ends in calls keeps the results after it."""
     last = next((i for i in range(len(facts) - 1, -1, -1) if facts[i].kind == "compaction"), None)
-    return (adapter.lead_of(messages), False) if last is None else (last + 1, True)
+    if last is None:
+        return adapter.lead_of(messages), 0
+    lead, made = last + 1, set(facts[last].calls)
+    while lead < len(facts) and made.intersection(facts[lead].answers):
+        lead += 1
+    return lead, last
 
 
 def _overhead(

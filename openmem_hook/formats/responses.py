@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from openmem_hook.formats import blocks
@@ -12,6 +13,7 @@ from openmem_hook.messages import Part, Raw
 name = "responses"
 call_types = frozenset({"responses", "aresponses", "pass_through_endpoint"})
 messages_key = "input"
+references_define = True  # the output of a tool search holds the definitions
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TEXT = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
@@ -45,7 +47,7 @@ _SERVER = (
 _PREFIX = ("additional_tools",)
 
 
-def matches(body: Mapping[str, Any]) -> bool:
+def matches(body: Mapping[str, Any], named: bool) -> bool:  # noqa: ARG001 - the shape is the same everywhere
     """A list of items or one string; token ids, as embeddings send them, are neither. A request that only adds
     to what the provider keeps is not ours to edit: it shows no history."""
     if body.get("previous_response_id") or body.get("conversation"):
@@ -74,9 +76,14 @@ def role_of(raw: Raw) -> str:
     kind = raw.get("type") if isinstance(raw, dict) else None
     if kind in (None, "message"):
         return _ROLES.get(str(raw.get("role")), "unknown") if isinstance(raw, dict) else "unknown"
-    if kind == "reasoning" or kind in _CALLS or kind in _SERVER or kind in _COMPACTION:
+    if kind == "reasoning" or kind in _CALLS or kind in _SERVER or kind in _COMPACTION or _searched(raw):
         return "assistant"
     return "tool" if kind in _RESULTS else "unknown"
+
+
+def _searched(raw: Mapping[str, Any]) -> bool:
+    """A tool search that the provider ran: its output is part of the model's own."""
+    return raw.get("type") == "tool_search_output" and not raw.get("call_id")
 
 
 def parts_of(raw: Raw) -> list[Part]:
@@ -92,8 +99,17 @@ def parts_of(raw: Raw) -> list[Part]:
         return [_call(raw, str(kind))]
     if kind in _RESULTS:
         inner = [_part(b, i, "tool") for i, b in enumerate(_output(raw))]
-        return [blocks.result_part(_RESULTS[str(kind)], raw.get("call_id"), inner, 0)]
+        result = blocks.result_part(_RESULTS[str(kind)], raw.get("call_id") or raw.get("id"), inner, 0)
+        return [replace(result, references=tuple(_names(raw.get("tools"))))]
     return [_item(raw, str(kind))]
+
+
+def _names(tools: Any) -> Iterator[str]:
+    """Names of the tools that an output defines, those of a namespace too."""
+    for tool in tools if isinstance(tools, list) else []:
+        if isinstance(tool, dict):
+            yield blocks.string_id(tool.get("name"))
+            yield from _names(tool.get("tools"))
 
 
 def _output(raw: Raw) -> list[Any]:
@@ -175,6 +191,8 @@ def with_note(body: dict[str, Any], messages: list[Raw], note: str) -> dict[str,
     if isinstance(given, str) and given:
         told = given if note in given else f"{given}\n\n{note}"
         return with_messages({**body, "instructions": told}, messages)
+    if given:
+        return with_messages(body, messages)
     at = next((i for i in range(lead_of(messages)) if role_of(messages[i]) == "system"), None)
     if at is None:
         return with_messages({**body, "instructions": note}, messages)

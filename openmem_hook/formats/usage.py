@@ -63,8 +63,9 @@ def _prompt(told: Mapping[str, Any], read: int | None, write: int | None) -> int
     """The whole prompt. Only Anthropic's and Bedrock's own shapes count it without the cached part."""
     whole = _first(told.get("prompt_tokens"), told.get("prompt_token_count"), told.get("promptTokenCount"))
     if whole is not None:
-        return whole
+        return whole or None
     given = _count(told.get("input_tokens"))
+    given = None if given == 0 and not read and not write else given
     own = "cache_read_input_tokens" in told or "cache_creation_input_tokens" in told
     if given is not None:
         return given + (read or 0) + (write or 0) if own and "input_tokens_details" not in told else given

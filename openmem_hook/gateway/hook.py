@@ -19,7 +19,7 @@ from openmem_hook import config
 from openmem_hook.compactor import Compactor, Outcome, Request
 from openmem_hook.formats import adapter_for
 from openmem_hook.formats.usage import read_usage
-from openmem_hook.gateway import identity, models
+from openmem_hook.gateway import identity, models, startup
 from openmem_hook.gateway.watch import Watch
 
 
@@ -44,7 +44,7 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
         self,
         kwargs: Any,
         response_obj: Any,
-        start_time: Any,
+        start_time: Any,  # noqa: ARG002
         end_time: Any,  # noqa: ARG002
     ) -> None:
         for report in (self._record, self._note_failures):
@@ -61,7 +61,7 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
 
     async def _replay(self, key: Any, data: Any, call_type: str) -> Any:
         request = self._request(key, data, call_type)
-        return data if request is None else _answer(data, self.compactor.replay_request(request))
+        return data if request is None else _answer(data, await self.compactor.replay_request(request))
 
     async def _record(self, kwargs: Mapping[str, Any], response: Any) -> None:
         call_id = _call_id(kwargs)
@@ -106,14 +106,8 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
             settings=settings,
             limits=config.limits(settings, model),
             call_id=call_id,
-            may_edit=_may_edit(settings, session.agent),
+            may_edit=settings.enabled_for(session.agent),
         )
-
-
-def _may_edit(settings: config.Settings, agent: str) -> bool:
-    """Whether new edits are made for this agent; one without a switch of its own follows the general one."""
-    chosen = {str(name): value for name, value in settings.agents.items()}
-    return chosen.get(agent, settings.enabled)
 
 
 def _proxy() -> Any:
@@ -164,14 +158,13 @@ _HANDLERS: list[ContextHook] = []
 def shared_handler() -> ContextHook:
     """The one handler of this process, however often and under whatever name it is asked for.
 
-    Raises config.SettingsError, one line, when the gateway's configuration is wrong.
+    Raises config.SettingsError, one line that was told already, when the gateway's configuration is wrong.
     """
     with _LOCK:
         if not _HANDLERS:
             import litellm
 
-            given = (getattr(litellm, "callback_settings", None) or {}).get("openmem") or {}
-            base = config.load(given, os.environ)
+            base = startup.checked_settings(getattr(litellm, "callback_settings", None), os.environ, _proxy())
             settings = config.resolve(base, header=None, key=None, team=None, model=None).settings
             compactor = Compactor(Path(settings.state_dir))
             _HANDLERS.append(ContextHook(base, compactor, Watch()))

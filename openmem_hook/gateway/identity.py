@@ -395,24 +395,3 @@ def _key(holder: object) -> str | None:
     if token and not _KEY_HASH.fullmatch(token):
         token = hashlib.sha256(_encoded(token)).hexdigest()
     return _named("key", token)
-
-
-# --- names on disk ---------------------------------------------------------------------------------------
-
-
-def _name(kind: bytes, size: int, *parts: str) -> str:
-    hasher = hashlib.blake2b(digest_size=size, person=kind)
-    for part in parts:
-        raw = _encoded(part)
-        hasher.update(len(raw).to_bytes(8, "big") + raw)
-    return hasher.hexdigest()
-
-
-def tenant_folder(tenant: str) -> str:
-    """The tenant's folder: 32 lower-case hex characters, nothing of the tenant to be read in it."""
-    return _name(b"openmem tenant", 16, tenant)
-
-
-def session_name(tenant: str, session_id: str) -> str:
-    """The session's name and file: 16 lower-case hex characters, different for each tenant and id."""
-    return _name(b"openmem session", 8, tenant, session_id)

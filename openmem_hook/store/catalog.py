@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from openmem_hook.compaction.record import Event
@@ -31,14 +31,14 @@ def index_edits(db: sqlite3.Connection, session: str, anchors: Iterable[bytes], 
         db.executemany("INSERT OR REPLACE INTO results VALUES (?, ?)", [(result, session) for result in results])
 
 
-def find_anchor(db: sqlite3.Connection, chain: Sequence[bytes]) -> tuple[bytes, str] | None:
-    """The deepest fingerprint of a chain that is some session's anchor, and that session."""
+def find_anchor(db: sqlite3.Connection, chain: Sequence[bytes], own: str) -> tuple[bytes, str] | None:
+    """The deepest fingerprint of a chain that is another session's anchor, and that session."""
     wanted = list(dict.fromkeys(reversed(chain)))
     for at in range(0, len(wanted), _BATCH):
         batch = wanted[at : at + _BATCH]
         marks = ",".join("?" * len(batch))
-        rows = db.execute(f"SELECT anchor, session FROM anchors WHERE anchor IN ({marks})", batch)  # noqa: S608
-        found = dict(rows.fetchall())
+        sql = f"SELECT anchor, session FROM anchors WHERE session <> ? AND anchor IN ({marks})"  # noqa: S608
+        found = dict(db.execute(sql, (own, *batch)).fetchall())
         for anchor in batch:
             if anchor in found:
                 return anchor, found[anchor]
@@ -84,14 +84,18 @@ def idle(db: sqlite3.Connection, before: float, limit: int) -> list[str]:
     return [row[0] for row in rows]
 
 
-def forget(db: sqlite3.Connection, session: str, before: float) -> bool:
-    """Take an idle session out of the catalog; False where it was used meanwhile."""
+def forget(db: sqlite3.Connection, session: str, before: float, erase: Callable[[], None]) -> bool:
+    """Take an idle session out of the catalog; False where it was used meanwhile. `erase` deletes its files and
+    runs inside the transaction: whoever tells the catalog of a use after it finds no file to open."""
     with database.transaction(db):
-        gone = db.execute("DELETE FROM sessions WHERE name = ? AND last_seen < ?", (session, before)).rowcount
-        if gone:
-            db.execute("DELETE FROM anchors WHERE session = ?", (session,))
-            db.execute("DELETE FROM results WHERE session = ?", (session,))
-    return bool(gone)
+        row = db.execute("SELECT last_seen FROM sessions WHERE name = ?", (session,)).fetchone()
+        if row is not None and row[0] >= before:
+            return False
+        db.execute("DELETE FROM sessions WHERE name = ?", (session,))
+        db.execute("DELETE FROM anchors WHERE session = ?", (session,))
+        db.execute("DELETE FROM results WHERE session = ?", (session,))
+        erase()
+    return True
 
 
 def prune_events(db: sqlite3.Connection, before: float) -> None:

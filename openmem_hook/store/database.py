@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -32,6 +33,10 @@ class StoreError(Exception):
     """The store can't be used as it is; says why in one line without any text of a message."""
 
 
+class DamagedError(StoreError):
+    """A database that SQLite can read holds what can't be ours."""
+
+
 def private_folder(path: Path) -> None:
     """The folder and those above it that had to be made, open to the owner only."""
     missing = [p for p in (path, *path.parents) if not p.exists()]
@@ -42,13 +47,12 @@ def private_folder(path: Path) -> None:
 
 
 def _private_file(path: Path) -> None:
-    """Made before SQLite does, which would use the default mask; its side files take over the mode."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        if os.fstat(handle).st_mode & 0o077:
-            os.fchmod(handle, 0o600)
-    finally:
-        os.close(handle)
+    """Made before SQLite does, which would use the default mask; its side files take over the mode. A file that is
+    there is never opened: closing it would drop the locks that other connections of this process hold on it."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o600)
 
 
 def connect(path: Path, kind: str) -> sqlite3.Connection:
@@ -89,10 +93,10 @@ def _migrate(db: sqlite3.Connection, kind: str) -> None:
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version == len(scripts):
         return
-    if version > len(scripts):
-        raise StoreError(f"a {kind} database has schema {version}, this version of openmem knows {len(scripts)}")
     with transaction(db):
         version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version > len(scripts):
+            raise StoreError(f"a {kind} database has schema {version}, this version of openmem knows {len(scripts)}")
         for script in scripts[version:]:
             for statement in _statements(script):
                 db.execute(statement)
@@ -122,20 +126,28 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
     db.execute("COMMIT")
 
 
-def is_damage(error: sqlite3.Error) -> bool:
+def is_damage(error: BaseException) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and (code & 0xFF) in _DAMAGED
+    return isinstance(error, DamagedError) or (code is not None and (code & 0xFF) in _DAMAGED)
 
 
-def set_aside(path: Path) -> None:
-    """A damaged database is renamed, never deleted: what is in it may still be wanted."""
-    number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
-    for side in _SIDE:
-        part = path.with_name(path.name + side)
-        if part.exists():
-            part.rename(aside.with_name(aside.name + side))
+def set_aside(path: Path, damaged: int) -> None:
+    """A damaged database is renamed, never deleted: what is in it may still be wanted. `damaged` is its inode: a
+    file that another worker put in its place meanwhile stays."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if inode(path) != damaged:
+            return
+        number = 1
+        while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+            number += 1
+        for side in _SIDE:
+            part = path.with_name(path.name + side)
+            if part.exists():
+                part.rename(aside.with_name(aside.name + side))
+    finally:
+        os.close(folder)
 
 
 def delete(path: Path) -> None:

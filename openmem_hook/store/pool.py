@@ -9,21 +9,27 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from openmem_hook.messages import Memo
 from openmem_hook.store import database, sessions
+from openmem_hook.store.database import StoreError
 from openmem_hook.store.sessions import SessionState
 
 OPEN_SESSIONS = 48
 """Connections kept open a worker; each costs three file handles and up to 2 MB of cache."""
 KNOWN_SESSIONS = 64
 """Session states kept in memory a worker. An evicted one is loaded from its database again."""
+UNWRITTEN_SESSIONS = 512
+"""As many while a store can't be written: only memory knows then what was sent."""
 OPEN_CATALOGS = 16
+REST_S = 1.0
+"""Seconds that requests do without a catalog after it could not be used."""
 LOCK_S = 1.5
 """Seconds a request waits for another of the same session in this worker; inside the hook's deadline."""
 
@@ -32,7 +38,7 @@ T = TypeVar("T")
 
 
 class SessionBusyError(Exception):
-    """Another request of the same session holds its lock for too long."""
+    """Another thread holds a session or a catalog for too long."""
 
 
 @dataclass(slots=True)
@@ -49,12 +55,13 @@ class File:
         if self.db is not None and database.inode(self.path) == self.seen:
             return self.db, False
         self.close()
+        self.seen = database.inode(self.path)
         try:
             self.db = database.connect(self.path, self.kind)
         except sqlite3.DatabaseError as error:
             if not database.is_damage(error):
                 raise
-            database.set_aside(self.path)
+            database.set_aside(self.path, self.seen)
             self.db = database.connect(self.path, self.kind)
         self.seen = database.inode(self.path)
         return self.db, True
@@ -62,8 +69,8 @@ class File:
     def failed(self, error: BaseException) -> None:
         """After an error the connection is not trusted; a damaged file makes room for a new one."""
         self.close()
-        if isinstance(error, sqlite3.Error) and database.is_damage(error):
-            database.set_aside(self.path)
+        if database.is_damage(error):
+            database.set_aside(self.path, self.seen)
 
     def close(self) -> None:
         if self.db is not None:
@@ -74,14 +81,32 @@ class File:
 
 @dataclass(slots=True)
 class Live:
-    """A session in this worker."""
+    """A session in this worker. `longest`: messages of its longest history, which bounds what `memo` may hold;
+    `catalogued`: the connection to the catalog through which all of its edits were indexed."""
 
     tenant: str
     name: str
     file: File
     state: SessionState = field(default_factory=SessionState)
     memo: Memo = field(default_factory=Memo)
+    longest: int = 0
+    catalogued: sqlite3.Connection | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """With the lock. Raises SessionBusyError where it can't be had in time."""
+        if not self.lock.acquire(timeout=LOCK_S):
+            raise SessionBusyError("another request of this session takes too long")
+        try:
+            yield
+        finally:
+            self.lock.release()
+
+    @property
+    def unwritten(self) -> bool:
+        """True while memory knows of something sent that the database doesn't hold."""
+        return bool(self.state.sent or self.state.adopted.cuts or self.state.adopted.swaps)
 
     def database(self) -> sqlite3.Connection:
         """The connection with the state brought up to date. Hold the lock."""
@@ -89,8 +114,8 @@ class Live:
             db, new = self.file.connected()
             if new:
                 self.state.version = -1
-            sessions.refresh(db, self.state)
-        except (sqlite3.Error, OSError) as error:
+            self.state = sessions.refreshed(db, self.state)
+        except (sqlite3.Error, OSError, StoreError) as error:
             self.file.failed(error)
             raise
         return db
@@ -104,6 +129,8 @@ class Pool:
         self._lock = threading.Lock()
         self._sessions: OrderedDict[tuple[str, str], Live] = OrderedDict()
         self._catalogs: OrderedDict[str, tuple[File, threading.Lock]] = OrderedDict()
+        self._resting: dict[str, float] = {}
+        self.trouble: Callable[[Exception], None] = lambda _: None
 
     def session_path(self, tenant: str, name: str) -> Path:
         return self.folder / tenant / "sessions" / f"{name}.db"
@@ -118,52 +145,77 @@ class Pool:
                 live = Live(tenant, name, File(self.session_path(tenant, name), "session"))
                 self._sessions[(tenant, name)] = live
             self._sessions.move_to_end((tenant, name))
-            self._shrink()
+            spare = self._spare()
+        for idle in spare:
+            idle.file.close()
+            idle.lock.release()
         return live
 
     def peek(self, tenant: str, name: str) -> Live | None:
         """The session if this worker has it in memory."""
         return self._sessions.get((tenant, name))
 
-    def _shrink(self) -> None:
-        """Close or forget the least recently used; one in use is passed over, its turn comes again."""
-        spare = list(self._sessions.items())
-        for key, live in spare[: max(len(spare) - KNOWN_SESSIONS, 0)]:
-            if live.lock.acquire(blocking=False):
-                live.file.close()
-                del self._sessions[key]
-                live.lock.release()
-        for _, live in spare[: max(len(spare) - OPEN_SESSIONS, 0)]:
-            if live.file.db is not None and live.lock.acquire(blocking=False):
-                live.file.close()
-                live.lock.release()
+    def known(self) -> list[Live]:
+        """The sessions that this worker has in memory."""
+        with self._lock:
+            return list(self._sessions.values())
+
+    def _spare(self) -> list[Live]:
+        """The least recently used, locked, to be closed; the oldest of them are forgotten. One in use is passed
+        over, its turn comes again."""
+        held, found = list(self._sessions.items()), []
+        for at, (key, live) in enumerate(held[: max(len(held) - OPEN_SESSIONS, 0)]):
+            forget = at < len(held) - (UNWRITTEN_SESSIONS if live.unwritten else KNOWN_SESSIONS)
+            if (forget or live.file.db is not None) and live.lock.acquire(blocking=False):
+                found.append(live)
+                if forget:
+                    del self._sessions[key]
+        return found
 
     def catalog(self, tenant: str, use: Callable[[sqlite3.Connection], T]) -> T:
-        """What `use` returns, called with the tenant's catalog. Raises sqlite3.Error, OSError or StoreError."""
+        """What `use` returns, called with the tenant's catalog. Raises sqlite3.Error, OSError, StoreError or
+        SessionBusyError."""
         with self._lock:
             if tenant not in self._catalogs:
                 self._catalogs[tenant] = File(self.catalog_path(tenant), "catalog"), threading.Lock()
             self._catalogs.move_to_end(tenant)
             file, lock = self._catalogs[tenant]
-            spare = list(self._catalogs.items())[: max(len(self._catalogs) - OPEN_CATALOGS, 0)]
-            for name, (old, held) in spare:
-                if held.acquire(blocking=False):
-                    old.close()
+            spare = []
+            for name, idle in list(self._catalogs.items())[: max(len(self._catalogs) - OPEN_CATALOGS, 0)]:
+                if idle[1].acquire(blocking=False):
+                    spare.append(idle)
                     del self._catalogs[name]
-                    held.release()
-        with lock:
-            try:
-                return use(file.connected()[0])
-            except (sqlite3.Error, OSError) as error:
-                file.failed(error)
-                raise
+        for old, held in spare:
+            old.close()
+            held.release()
+        if not lock.acquire(timeout=LOCK_S):
+            raise SessionBusyError("the catalog is in use for too long")
+        try:
+            return use(file.connected()[0])
+        except (sqlite3.Error, OSError) as error:
+            file.failed(error)
+            raise
+        finally:
+            lock.release()
 
-    def drop(self, tenant: str, name: str) -> None:
-        """Close a session that is about to be deleted."""
+    def consult(self, tenant: str, use: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
+        """As `catalog`, for what a request can do without: `otherwise` where it can't be used now, which `trouble`
+        is told. Then it is left alone for a moment, so that requests don't wait for it one by one."""
+        if time.monotonic() < self._resting.get(tenant, 0.0):
+            return otherwise
+        try:
+            return self.catalog(tenant, use)
+        except (sqlite3.Error, OSError, StoreError, SessionBusyError) as error:
+            self._resting[tenant] = time.monotonic() + REST_S
+            self.trouble(error)
+            return otherwise
+
+    def drop(self, live: Live) -> None:
+        """Close and forget a session whose files were deleted. Hold its lock."""
         with self._lock:
-            live = self._sessions.pop((tenant, name), None)
-        if live is not None:
-            live.file.close()
+            if self._sessions.get((live.tenant, live.name)) is live:
+                del self._sessions[(live.tenant, live.name)]
+        live.file.close()
 
     def close(self) -> None:
         with self._lock:

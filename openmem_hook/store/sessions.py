@@ -2,7 +2,8 @@
 
 `SessionState` is what memory keeps: keys, edits, threads and reports, never text. It is true while the
 database's data version is the one it was loaded at; `claim` writes only then, so that of two workers with the
-same history the second one loads the first one's edits and decides again.
+same history the second one loads the first one's edits and decides again. What was sent outlives a database
+that is lost: its edits and raw messages are carried over to the next one.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from openmem_hook.compaction.edits import Cut, Swap
 from openmem_hook.compaction.estimate import Report, ReportKey
@@ -30,7 +31,8 @@ REPORTS_KEPT = 4_000
 
 @dataclass(slots=True)
 class SessionState:
-    """What is known of a session. `sent`: keys sent raw while the store could not be written."""
+    """What is known of a session. `sent`: keys of messages sent that the database doesn't hold; `ended`: edits it
+    holds that count no more. Dicts that a reader without the lock walks through are replaced, not changed."""
 
     measured: dict[bytes, float | None] = field(default_factory=dict)
     digests: dict[bytes, bytes] = field(default_factory=dict)
@@ -42,7 +44,8 @@ class SessionState:
     reports: dict[ReportKey, Report] = field(default_factory=dict)
     sent: set[bytes] = field(default_factory=set)
     current: dict[str, int] = field(default_factory=dict)
-    adopted: Adopted | None = None
+    adopted: Adopted = field(default_factory=Adopted)
+    ended: frozenset[tuple[str, bytes, str]] = frozenset()
     version: int = -1
 
     def followers(self, anchor: bytes) -> frozenset[bytes]:
@@ -60,29 +63,49 @@ def version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA data_version").fetchone()[0])
 
 
-def refresh(db: sqlite3.Connection, state: SessionState) -> None:
-    """Bring the state up to what other workers committed."""
+def refreshed(db: sqlite3.Connection, state: SessionState) -> SessionState:
+    """The state with what other workers committed: the very same, or a new one that is whole. Raises sqlite3.Error,
+    or DamagedError where what stands in the database makes no sense."""
     now = version(db)
     if now == state.version:
-        return
+        return state
     db.execute("BEGIN")
     try:
-        _load(db, state)
+        fresh = _loaded(db)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise database.DamagedError(f"a session database holds what can't be read ({type(error).__name__})") from None
     finally:
         db.execute("ROLLBACK")
-    state.version = now
+    fresh.version = now
+    _carry(state, fresh)
+    return fresh
 
 
-def _load(db: sqlite3.Connection, state: SessionState) -> None:
-    state.measured, state.digests, state.after, state.owner = {}, {}, {}, {}
+def _carry(old: SessionState, fresh: SessionState) -> None:
+    """What memory knows and the database doesn't hold: what was sent stays sent, whatever became of the file."""
+    lost = [key for key in old.measured if key not in fresh.measured]
+    old.sent.update(lost)
+    fresh.sent = old.sent
+    cuts = [c for c in old.cuts.values() if c.anchor not in fresh.cuts and ("cut", c.anchor, "") not in fresh.ended]
+    swaps = [s for k, s in old.swaps.items() if k not in fresh.swaps and ("swap", *k) not in fresh.ended]
+    fresh.cuts.update({cut.anchor: cut for cut in cuts})
+    fresh.swaps.update({(swap.key, swap.call_id): swap for swap in swaps})
+    owners = ((key, old.threads.get(old.owner.get(key, 0))) for key in lost)
+    threads = {**old.adopted.threads, **{key: thread for key, thread in owners if thread is not None}}
+    fresh.adopted = Adopted(tuple(cuts), tuple(swaps), threads)
+
+
+def _loaded(db: sqlite3.Connection) -> SessionState:
+    state = SessionState()
     for row in db.execute("SELECT key, past, digest, thread, tokens FROM records ORDER BY seq"):
         state.remember(*row)
-    state.cuts, state.swaps, state.adopted = {}, {}, None
     for row in db.execute(
         "SELECT kind, name, key, call_id, reason, generation, state, payload, detail FROM edits "
         "WHERE state = 'active' ORDER BY id"
     ):
         _take_edit(state, row)
+    ended = db.execute("SELECT kind, key, call_id FROM edits WHERE state <> 'active'")
+    state.ended = frozenset((kind, key, _text(call_id)) for kind, key, call_id in ended)
     columns = 'id, name, agent, root, tip, has_tools, note, result_chars, "offset"'
     state.threads = {
         row[0]: Thread(row[0], row[1], row[2], row[3], row[4], bool(row[5]), row[6], row[7], row[8])
@@ -95,6 +118,7 @@ def _load(db: sqlite3.Connection, state: SessionState) -> None:
         (key, cut): Report(tokens, overhead)
         for _, key, cut, tokens, overhead in reversed(db.execute(newest, (REPORTS_KEPT,)).fetchall())
     }
+    return state
 
 
 def _take_edit(state: SessionState, row: Sequence[Any]) -> None:
@@ -102,7 +126,21 @@ def _take_edit(state: SessionState, row: Sequence[Any]) -> None:
     if kind == "cut":
         state.cuts[key] = cut_from(name, key, reason, generation, standing, payload, detail)
     elif kind == "swap":
+        call_id = _text(call_id)
         state.swaps[(key, call_id)] = Swap(key, call_id, name, payload.decode("utf-8", "surrogatepass"), reason)
+
+
+def _stored(text: str) -> str | bytes:
+    """A name from the wire as SQLite can hold it: a lone surrogate has no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
+
+
+def _text(stored: str | bytes) -> str:
+    return stored if isinstance(stored, str) else stored.decode("utf-8", "surrogatepass")
 
 
 def cut_from(name: str, anchor: bytes, reason: str, generation: int, standing: str, payload: bytes, detail: str) -> Cut:
@@ -136,28 +174,71 @@ def _cut_detail(cut: Cut) -> str:
 
 
 class AbandonedError(Exception):
-    """Nobody waits for this decision any more; nothing was written."""
+    """Nobody waits for this decision any more; none of its edits was recorded."""
 
 
-def claim(db: sqlite3.Connection, state: SessionState, write: Write, wanted: Callable[[], bool]) -> bool:
+Share = Literal["all", "rows", "nothing"]
+"""What of a decision may be written: "rows" where its messages were sent without its edits."""
+
+
+class Waiting(Protocol):
+    """Who waits for a decision. `begin` is asked before edits are written, `written` after the commit: False where
+    the request was sent without the edits meanwhile."""
+
+    def begin(self) -> Share: ...
+    def written(self) -> bool: ...
+
+
+def claim(db: sqlite3.Connection, state: SessionState, write: Write, waiting: Waiting) -> bool:
     """Write a decision, unless another worker wrote first: then nothing is written, and False says to load
-    and decide again. One immediate transaction; afterwards the state knows what was written. `wanted` is asked
-    last: raises AbandonedError when the answer is no."""
+    and decide again. One immediate transaction; afterwards the state knows what was written. Raises
+    AbandonedError where nobody waits: rows are kept then if they were sent, edits never."""
     with database.transaction(db):
         if version(db) != state.version:
             return False
         thread = _write_thread(db, write)
         _write_rows(db, write, thread)
-        _write_edits(db, write)
-        _write_context(db, write, thread)
-        db.executemany(
-            "INSERT INTO events (kind, created_at, data) VALUES (?, ?, ?)",
-            [(event.kind, write.now, json.dumps(event.data)) for event in write.events],
-        )
-        if not wanted():
+        share = waiting.begin()
+        if share == "nothing":
             raise AbandonedError
-    _remember(state, write, thread)
-    return True
+        if share == "all":
+            _write_edits(db, write)
+            _write_context(db, write, thread)
+            _write_events(db, write.events, write.now)
+        else:
+            _show(db, [row.key for row in write.rows])
+    if share == "all" and not waiting.written():
+        _retract(db, state, write)
+        share = "rows"
+    if share == "all":
+        _remember(state, write, thread)
+        return True
+    _remember(state, replace(write, cuts=(), swaps=()), thread)
+    raise AbandonedError
+
+
+def _show(db: sqlite3.Connection, keys: Iterable[bytes]) -> None:
+    of_key = "UPDATE messages SET in_context = 1 WHERE seq = (SELECT seq FROM records WHERE key = ?)"
+    db.executemany(of_key, [(key,) for key in keys])
+
+
+def _retract(db: sqlite3.Connection, state: SessionState, write: Write) -> None:
+    """The commit took so long that the request was sent without its edits: they never were. Those that memory
+    knew before were sent, and stay."""
+    new = [("cut", c.anchor, "") for c in write.cuts if c.anchor not in state.cuts]
+    new += [("swap", s.key, s.call_id) for s in write.swaps if (s.key, s.call_id) not in state.swaps]
+    ended = "UPDATE edits SET state = 'abandoned' WHERE kind = ? AND key = ? AND call_id = ?"
+    with database.transaction(db):
+        db.executemany(ended, [(kind, key, _stored(call_id)) for kind, key, call_id in new])
+        _show(db, [*(row.key for row in write.rows), *write.hidden])
+        db.execute("DELETE FROM events WHERE created_at = ? AND kind <> 'usage'", (write.now,))
+
+
+def _write_events(db: sqlite3.Connection, events: Iterable[Event], now: float) -> None:
+    db.executemany(
+        "INSERT INTO events (kind, created_at, data) VALUES (?, ?, ?)",
+        [(event.kind, now, json.dumps(event.data)) for event in events],
+    )
 
 
 def _write_thread(db: sqlite3.Connection, write: Write) -> Thread:
@@ -209,7 +290,7 @@ def _write_edits(db: sqlite3.Connection, write: Write) -> None:
     generation = max((cut.generation for cut in write.cuts), default=0)
     for swap in write.swaps:
         text = swap.text.encode("utf-8", "surrogatepass")
-        values = (swap.kind, swap.id, swap.key, swap.call_id, swap.reason, generation, swap.state)
+        values = (swap.kind, swap.id, swap.key, _stored(swap.call_id), swap.reason, generation, swap.state)
         db.execute(insert, (*values, write.now, text, "{}"))
         db.execute("UPDATE records SET tokens = NULL WHERE key = ?", (swap.key,))
     for cut in write.cuts:
@@ -221,7 +302,7 @@ def _write_context(db: sqlite3.Connection, write: Write, thread: Thread) -> None
     place = "(SELECT seq FROM records WHERE key = ? AND thread = ?)"
     for value, keys in ((0, write.hidden), (1, write.shown)):
         db.executemany(
-            f"UPDATE messages SET in_context = {value} WHERE seq = {place}",  # noqa: S608 - constants
+            f"UPDATE messages SET in_context = {value} WHERE seq = {place} AND in_context <> {value}",  # noqa: S608
             [(key, thread.id) for key in keys],
         )
     for ended in write.ended:
@@ -231,7 +312,7 @@ def _write_context(db: sqlite3.Connection, write: Write, thread: Thread) -> None
 
 
 def _remember(state: SessionState, write: Write, thread: Thread) -> None:
-    state.threads[thread.id] = thread
+    state.threads = {**state.threads, thread.id: thread}
     state.current[thread.agent] = thread.id
     for row in write.rows:
         if row.key not in state.measured:
@@ -239,12 +320,14 @@ def _remember(state: SessionState, write: Write, thread: Thread) -> None:
     for swap in write.swaps:
         state.swaps[(swap.key, swap.call_id)] = swap
         state.measured[swap.key] = None
-    state.cuts.update({cut.anchor: cut for cut in write.cuts})
-    state.adopted = None
+    state.cuts = {**state.cuts, **{cut.anchor: cut for cut in write.cuts}}
+    if write.cuts or write.swaps:
+        state.adopted = Adopted(threads=state.adopted.threads)
+    state.sent.difference_update(row.key for row in write.rows)
 
 
 def record_usage(db: sqlite3.Connection, state: SessionState, usage: UsageWrite) -> bool:
-    """Store a report; False where this call was reported before."""
+    """Store a report; False where one was stored under this call id before."""
     with database.transaction(db):
         same = version(db) == state.version
         fresh = db.execute(
@@ -256,10 +339,7 @@ def record_usage(db: sqlite3.Connection, state: SessionState, usage: UsageWrite)
         db.executemany("UPDATE records SET tokens = ? WHERE key = ?", [(t, key) for key, t in usage.measured])
         if usage.offset is not None:
             db.execute('UPDATE threads SET "offset" = ? WHERE id = ?', (usage.offset, usage.thread))
-        db.execute(
-            "INSERT INTO events (kind, created_at, data) VALUES (?, ?, ?)",
-            (usage.event.kind, usage.now, json.dumps(usage.event.data)),
-        )
+        _write_events(db, [usage.event], usage.now)
     if same:
         _remember_usage(state, usage)
     return True
@@ -269,7 +349,8 @@ def _remember_usage(state: SessionState, usage: UsageWrite) -> None:
     if usage.tokens is not None:
         state.reports[(usage.key, usage.cut)] = Report(usage.tokens, usage.overhead)
     for key, cost in usage.measured:
-        state.measured[key] = cost
+        if key in state.measured:  # else its row was lost since
+            state.measured[key] = cost
     thread = state.threads.get(usage.thread)
     if usage.offset is not None and thread is not None:
         state.threads[usage.thread] = replace(thread, offset=usage.offset)
@@ -277,10 +358,7 @@ def _remember_usage(state: SessionState, usage: UsageWrite) -> None:
 
 def add_events(db: sqlite3.Connection, events: Iterable[Event], now: float) -> None:
     with database.transaction(db):
-        db.executemany(
-            "INSERT INTO events (kind, created_at, data) VALUES (?, ?, ?)",
-            [(event.kind, now, json.dumps(event.data)) for event in events],
-        )
+        _write_events(db, events, now)
 
 
 def pack(body: bytes, text: str) -> bytes:
@@ -295,25 +373,3 @@ def unpack(packed: bytes, text: str) -> bytes:
     words = text.encode("utf-8", "surrogatepass")[-DICTIONARY_BYTES:]
     unpacker = zlib.decompressobj(-15, words)
     return unpacker.decompress(packed) + unpacker.flush()
-
-
-def edits_at(db: sqlite3.Connection, anchor: bytes) -> Cut | None:
-    """The active cut with this anchor, for a fork that found it in the catalog."""
-    row = db.execute(
-        "SELECT name, key, reason, generation, state, payload, detail FROM edits "
-        "WHERE kind = 'cut' AND state = 'active' AND key = ?",
-        (anchor,),
-    ).fetchone()
-    return None if row is None else cut_from(*row)
-
-
-def swaps_for(db: sqlite3.Connection, keys: Sequence[bytes]) -> list[Swap]:
-    """Active swaps of these messages, for a fork."""
-    found = []
-    for key in keys:
-        rows = db.execute(
-            "SELECT key, call_id, name, payload, reason FROM edits WHERE kind = 'swap' AND state = 'active' AND key = ?",
-            (key,),
-        )
-        found += [Swap(k, call, name, bytes(p).decode("utf-8", "surrogatepass"), why) for k, call, name, p, why in rows]
-    return found

@@ -16,11 +16,13 @@ CIPHER_MARK = "kitenc"
 
 @dataclass(slots=True)
 class Issued:
-    """Opaque values given out so far. `response_of` maps an output item's id to its response."""
+    """Opaque values given out so far. `encrypted` maps ids to ciphers, `ciphers` the other way, and
+    `response_of` an output item's id to its response."""
 
     thinking: dict[str, str] = field(default_factory=dict)
     redacted: set[str] = field(default_factory=set)
     encrypted: dict[str, str] = field(default_factory=dict)
+    ciphers: dict[str, str] = field(default_factory=dict)
     response_of: dict[str, str] = field(default_factory=dict)
     reasoning_before: dict[str, str] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -32,6 +34,7 @@ class Issued:
     def encrypt(self, item_id: str, blob: str) -> None:
         with self.lock:
             self.encrypted[item_id] = blob
+            self.ciphers[blob] = item_id
 
     def respond(self, response_id: str, item_ids: list[str]) -> None:
         """Records one response: the items of it, and which reasoning item each other item came after."""
@@ -44,6 +47,10 @@ class Issued:
                 elif reasoning:
                     self.reasoning_before[item_id] = reasoning
 
+    def reasoning_id(self, item_id: str, blob: str) -> str:
+        """The id of a reasoning item; some clients drop it, then its cipher still tells."""
+        return item_id or self.ciphers.get(blob, "")
+
     def thinking_fault(self, signature: str, text: str) -> bool:
         if signature in self.thinking:
             return self.thinking[signature] != text
@@ -55,4 +62,4 @@ class Issued:
     def cipher_fault(self, item_id: str, blob: str) -> bool:
         if item_id in self.encrypted:
             return self.encrypted[item_id] != blob
-        return bool(self.encrypted) and blob.startswith(CIPHER_MARK) and blob not in self.encrypted.values()
+        return bool(self.encrypted) and blob.startswith(CIPHER_MARK) and blob not in self.ciphers

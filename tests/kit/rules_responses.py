@@ -200,7 +200,8 @@ def _with_reasoning(body: Body, issued: Issued | None) -> Iterator[str]:
                 "item: "
                 f"'{needed}'."
             )
-        present.add(held)
+        blob = str(item.get("encrypted_content") or "")
+        present.add(issued.reasoning_id(held, blob) if kind_of(item) == "reasoning" else held)
 
 
 def _contents(body: Body, issued: Issued | None) -> Iterator[str]:

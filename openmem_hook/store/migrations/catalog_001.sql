@@ -17,12 +17,14 @@ CREATE TABLE anchors (
     session TEXT NOT NULL,
     PRIMARY KEY (anchor, session)
 ) WITHOUT ROWID;
+CREATE INDEX anchors_session ON anchors (session);
 
 CREATE TABLE results (
     id      TEXT NOT NULL,                     -- 16 hex
     session TEXT NOT NULL,
     PRIMARY KEY (id, session)
 ) WITHOUT ROWID;
+CREATE INDEX results_session ON results (session);
 
 CREATE TABLE rates (
     model      TEXT PRIMARY KEY,

@@ -1,0 +1,55 @@
+# Everything runs from .venv, which is made on the first use and again when pyproject.toml changes.
+
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then command -v "$$p"; break; fi; done)
+EXAMPLES ?= 3000
+
+.PHONY: help setup demo serve test check format laws bench clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sort | sed -E 's/:.*##[[:space:]]*/|/' | \
+	while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+demo: $(READY)  ## watch a long session through the real gateway and a scripted model, offline (about a minute)
+	@exec $(BIN)/python -m demo $(ARGS)
+
+serve: $(READY)  ## run the gateway on 127.0.0.1:4000 with litellm_config.yaml (ARGS="--port 4100" for options)
+	@exec $(BIN)/openmem serve $(ARGS)
+
+test: check  ## format, lint, types, import contracts, all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY)  ## what `make test` runs before the tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)  ## format the code and mend what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+laws: $(READY)  ## the property tests, longer (EXAMPLES=3000 each)
+	OPENMEM_LAWS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -m laws $(ARGS)
+
+bench: $(READY)  ## measure speed, disk, memory and estimates
+	@exec $(BIN)/python -m tests.bench $(ARGS)
+
+setup: $(READY)  ## only set up .venv
+
+clean:  ## remove .venv and everything else that make put into this folder
+	rm -rf $(VENV) .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Some systems ship Python without ensurepip: then the pip beside it fills the new environment.
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "openmem: Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "Setting up $(VENV) with $(PYTHON); the first time takes a few minutes" >&2
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || $(PYTHON) -m venv --without-pip $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m pip --python $(BIN)/python install --quiet pip
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,55 @@
+"""The benchmark: `python -m tests.bench [SECTION ...] [--quick] [--json FILE]`, or `make bench`.
+
+Sections: speed, store, memory, gateway, load; without a name all of them. Figures are measured on this machine,
+now; those with a target are the ones the project promises. Ends with 1 if one of these was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from importlib import import_module
+from pathlib import Path
+
+from tests.bench.figures import Measure, Section
+
+SECTIONS = ("speed", "store", "memory", "gateway", "load")
+
+
+def measured(name: str, quick: bool) -> Section:
+    run: Measure = import_module(f"tests.bench.{name}").run
+    with tempfile.TemporaryDirectory(prefix="openmem-bench-") as folder:
+        return run(Path(folder), quick)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument("--quick", action="store_true", help="a smaller run, for trying things out")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the figures as JSON, too")
+    given = parser.parse_args()
+    unknown = [name for name in given.sections if name not in SECTIONS]
+    if unknown:
+        parser.error(f"unknown section {unknown[0]}; there are {', '.join(SECTIONS)}")
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
+    found: list[Section] = []
+    for name in given.sections or SECTIONS:
+        begun = time.perf_counter()
+        found.append(measured(name, given.quick))
+        print(f"\n{found[-1].table()}\n  ({time.perf_counter() - begun:.0f} s)", flush=True)
+    if given.json is not None:
+        data = {section.name: [figure.as_data() for figure in section.figures] for section in found}
+        given.json.write_text(json.dumps(data, indent=2) + "\n")
+    return 0 if all(figure.met for section in found for figure in section.figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

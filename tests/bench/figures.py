@@ -1,0 +1,72 @@
+"""What a section measured: figures with their targets, as one aligned table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PAGE_MB = 4096 / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """`at_most` is the target of the issue, None for a figure that only informs."""
+
+    name: str
+    value: float
+    unit: str = ""
+    at_most: float | None = None
+
+    @property
+    def met(self) -> bool:
+        return self.at_most is None or self.value <= self.at_most
+
+    def cells(self) -> tuple[str, str, str, str]:
+        target = "" if self.at_most is None else f"<= {_number(self.at_most)} {self.unit}".rstrip()
+        verdict = "" if self.at_most is None else ("ok" if self.met else "MISSED")
+        return self.name, f"{_number(self.value)} {self.unit}".rstrip(), target, verdict
+
+    def as_data(self) -> dict[str, Any]:
+        return {"name": self.name, "value": self.value, "unit": self.unit, "at_most": self.at_most, "met": self.met}
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    name: str
+    about: str
+    figures: Sequence[Figure]
+
+    def table(self) -> str:
+        rows = [("", "measured", "target", ""), *(figure.cells() for figure in self.figures)]
+        widths = [max(len(row[at]) for row in rows) for at in range(4)]
+        lines = [
+            f"  {row[0].ljust(widths[0])}  {row[1].rjust(widths[1])}  {row[2].rjust(widths[2])}  {row[3]}".rstrip()
+            for row in rows
+        ]
+        return "\n".join([f"{self.name}: {self.about}", *lines])
+
+
+Measure = Callable[[Path, bool], Section]
+"""A section: an empty folder to work in, and whether to be quick (a smaller run, for trying things out)."""
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """By linear interpolation; nan of nothing."""
+    if not values:
+        return float("nan")
+    ordered = sorted(values)
+    at = share * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def resident_mb() -> float:
+    """Memory of this process that is in use now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_MB
