@@ -28,10 +28,10 @@ class Part:
     asking the model for one), thinking, call, result, media, reference (a deferred tool made known), server
     (an item of a tool the provider runs), compaction (a provider's), opaque (not understood).
 
-    `text` is what a search should find. `length` stands for characters that are sent but not kept as text
-    (signatures, encrypted reasoning). `identity` is the canonical value this part adds to the digest; None
+    `text` is what a search should find. `sealed` is a signature or encrypted reasoning: counted, and what
+    tells two of them apart. `identity` is the canonical value this part adds to the digest; None
     adds nothing. `call_id` carries its family ("function:call_1"). `media` counts pictures and documents
-    inside, `own_text` says that all of a result is text of ours to shorten.
+    inside.
     """
 
     kind: str
@@ -39,11 +39,11 @@ class Part:
     identity: Any = None
     call_id: str = ""
     name: str = ""
-    length: int = 0
     index: int = 0
     media: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
     signed: bool = False
+    sealed: str = ""
 
 
 class ResultSlot(NamedTuple):
@@ -167,7 +167,7 @@ def sizes_of(parts: Iterable[Part]) -> Sizes:
     total = tokens.ZERO
     for part in parts:
         if part.kind == "thinking":
-            total += tokens.thinking(part.text, part.length)
+            total += tokens.thinking(part.text, len(part.sealed))
         elif part.kind == "compaction":
             total += tokens.opaque(len(part.text))
         elif part.text:
@@ -203,7 +203,7 @@ def facts_of(role: str, parts: Sequence[Part], size: int) -> Facts:
     kind = _kind(role, kinds)
     said = [part.identity for part in parts if part.identity is not None]
     identifies = bool(said) or not kinds or not set(kinds) <= {"thinking", "reminder", "blank"}
-    own = said if identifies else [[p.kind, p.text, p.length] for p in parts]
+    own = said if identifies else [[p.kind, p.sealed or p.text] for p in parts]
     answered_by = "tool" if kind == "result" else role
     return Facts(
         role=answered_by,

@@ -51,9 +51,9 @@ class Conversation:
         sent = {k: v for k, v in out.items() if k in body or k in ("system", "instructions")}
         worse = faults(sent) - faults(body)
         assert not worse, f"the provider would object: {worse}"
-        if self.last is not None and self.trims() == before and broken_at(self.last[0], body, fmt) is None:
-            assert_prefix(self.last[1], sent, fmt)
         if not any(body.get(key) for key in ("previous_response_id", "conversation")):
+            if self.last is not None and self.trims() == before and broken_at(self.last[0], body, fmt) is None:
+                assert_prefix(self.last[1], sent, fmt)
             self.last = (body, sent)
         return sent
 

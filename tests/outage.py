@@ -35,16 +35,16 @@ from tests.kit.histories import growth
 from tests.kit.prefix import broken_at, canonical, unchanged
 
 FORMATS = builders.FORMATS
-TIGHT: Json = {"trim_at_tokens": 5000, "compress_over_tokens": 500, "chars_per_token": 2.5, "deadline_s": 1.0}
+TIGHT: Json = {"trim_at_tokens": 6000, "compress_over_tokens": 500, "chars_per_token": 2.5, "deadline_s": 1.0}
 """Limits under which every fourth result of `coding` is compressed, and a trim comes after so many requests:"""
-FIRST_TRIM, NEXT_TRIM = 13, 22
+FIRST_TRIM = 15
 
 
 def coding(fmt: Format, exchanges: int = 60, seed: object = 0) -> Json:
     """One long running turn; every fourth result is long enough to be compressed."""
     messages: list[Json] = []
     for step in range(exchanges):
-        call, size = f"call_{step}", 4000 if step % 4 == 3 else 700
+        call, size = f"call_{step}", 2400 if step % 4 == 3 else 700
         messages += _EXCHANGE[fmt](call, step, listing(size, seed, step))
     typed = f"The task: {prose(60, seed)}"
     wrap = {"anthropic": builders.body, "chat": builders.chat.body, "responses": builders.responses.body}[fmt]
@@ -239,9 +239,9 @@ def schema_of_the_future(path: Path) -> Iterator[None]:
     def set_version(version: int) -> None:
         with contextlib.closing(sqlite3.connect(path)) as db:
             db.execute(f"PRAGMA user_version = {version}")
-        path.touch()
 
     known = len(database.migrations("catalog" if path.name == "catalog.db" else "session"))
+    checkpoint(path)
     reopened = path.with_name(f"{path.name}.copy")
     shutil.copy(path, reopened)  # another file, so that open connections look again
     for side in ("-wal", "-shm"):

@@ -157,7 +157,7 @@ async def test_a_running_turn_that_is_cut_anywhere_still_begins_with_thinking(
     done = [user("Hello."), assistant(thought("hello"), text("Hello to you."))] if before else []
     history = [*done, user("Sort out the parser.")]
     turn = running(60, PATTERNS[pattern], lead=lead)
-    for trim_at in range(2000, 14_000, 700):
+    for trim_at in range(1500, 8000, 500):
         line = Conversation(hook, f"session-{trim_at}", settings=f"trim_at_tokens={trim_at},compress_over_tokens=0")
         out = await line.send(body(*history, *turn, thinking=ENABLED))
         assert line.trims() == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -45,7 +46,7 @@ async def test_several_turns_pass_and_every_request_extends_the_last(
     await agent.say("and now something without a marker")
     assert [note["errors"] for note in provider.log] == [[]] * len(agent.bodies)
     assert len(agent.bodies) >= 7
-    for earlier, later in zip(agent.bodies, agent.bodies[1:], strict=False):
+    for earlier, later in pairwise(agent.bodies):
         assert_prefix(earlier, later, CLIENTS[client])
     reads = [note["cache"]["read"] for note in provider.log]
     assert reads == sorted(reads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -30,7 +31,7 @@ def test_generated_bodies_are_accepted_at_every_step_of_their_growth(fmt: Format
         for request in requests:
             assert check(request, fmt) == []
         assert canonical(requests[-1]) == canonical(whole)
-        for earlier, later in zip(requests, requests[1:], strict=False):
+        for earlier, later in pairwise(requests):
             assert broken_at(earlier, later, fmt) is None
 
     holds()
@@ -97,10 +98,16 @@ def _steps(talk: Talk) -> list[Step]:
 FULL = Talk(
     turns=(
         Turn("reminder", (Step(("text", "image", "reference"), lead=True, search=True),), notice=True),
-        Turn("image", (Step(("custom", "error"), thinks=True, system=True, reordered=True, mixed=True), Step()), closes=False),
+        Turn(
+            "image",
+            (Step(("custom", "error"), True, True, system=True, reordered=True, mixed=True), Step()),
+            closes=False,
+        ),
     ),
-    thinking="enabled", marks=4, developer=True,
-)  # fmt: skip
+    thinking="enabled",
+    marks=4,
+    developer=True,
+)
 
 
 @EVERY
@@ -113,8 +120,8 @@ def test_one_talk_reads_the_same_in_all_formats(fmt: Format) -> None:
 
 def test_a_talk_shows_its_parts_on_the_wire() -> None:
     whole = canonical(render(FULL, "anthropic")).decode()
-    for part in ('"thinking"', '"server_tool_use"', '"tool_reference"', '"image"', '"is_error":true', "<system-reminder>",
-                 "<task-notification>", '"role":"system"'):  # fmt: skip
+    kinds = ("thinking", "server_tool_use", "tool_reference", "image", "system")
+    for part in (*(f'"{kind}"' for kind in kinds), '"is_error":true', "<system-reminder>", "<task-notification>"):
         assert part in whole
     flat = canonical(render(FULL, "responses")).decode()
     for part in (

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from tests import kit
 from tests.kit.builders import FORMATS, Format, assistant, body, marked, responses, session, text, tool_result, user
 from tests.kit.builders import results as answered
 from tests.kit.prefix import assert_accepted, assert_prefix, assert_untouched, broken_at, unchanged
@@ -16,7 +19,7 @@ from tests.kit.variations import growth
 def test_every_request_of_a_growing_session_is_a_prefix_of_the_next(fmt: Format) -> None:
     requests = growth(session(fmt, turns=2, exchanges=3))
     assert len(requests) == 8
-    for earlier, later in zip(requests, requests[1:], strict=False):
+    for earlier, later in pairwise(requests):
         assert broken_at(earlier, later, fmt) is None
         assert broken_at(later, earlier, fmt) is not None
 
@@ -77,3 +80,9 @@ def test_an_unacceptable_body_is_named() -> None:
     assert_accepted(body(user("go")), "anthropic")
     with pytest.raises(AssertionError, match="the anthropic provider would refuse"):
         assert_accepted(body(assistant("go")), "anthropic")
+
+
+def test_the_kit_knows_nothing_of_the_project_it_judges() -> None:
+    for module in Path(kit.__file__).parent.glob("*.py"):
+        assert "import openmem" not in module.read_text(), module.name
+        assert "from openmem" not in module.read_text(), module.name

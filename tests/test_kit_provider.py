@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -17,8 +18,8 @@ from tests.kit.builders import (
     assistant,
     body,
     chat,
-    results,
     responses,
+    results,
     session,
     tool,
     tool_result,
@@ -319,18 +320,11 @@ def test_it_runs_on_a_real_port_and_cuts_a_stream() -> None:
 
 def test_it_starts_as_a_process_and_records(tmp_path: Path) -> None:
     record, root = tmp_path / "log.jsonl", Path(__file__).parent.parent
-    port = "9373"
-    command = [
-        sys.executable,
-        "-m",
-        "tests.kit.provider",
-        "--port",
-        port,
-        "--record",
-        str(record),
-        "--prompt-limit",
-        "50",
-    ]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    options = ["--port", port, "--record", str(record), "--prompt-limit", "50"]
+    command = [sys.executable, "-m", "tests.kit.provider", *options]
     process = subprocess.Popen(command, cwd=root)
     try:
         with httpx.Client(transport=httpx.HTTPTransport(retries=8), base_url=f"http://127.0.0.1:{port}") as http:

@@ -116,10 +116,10 @@ PAIRS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         "text content blocks must be non-empty",
         body(user(image())),
     ),
-    "a text block of spaces": (
+    "a message of spaces": (
+        body(user("go"), assistant(" \n"), user("on")),
+        "messages.1: text content blocks must contain non-whitespace text",
         body(user("go"), assistant(text(" \n"), USE), results(RESULT)),
-        "text content blocks must contain non-whitespace text",
-        body(*turn()),
     ),
     "an empty text inside a result": (
         body(user("go"), assistant(USE), results(tool_result("toolu_1", [text("")]))),

@@ -20,8 +20,8 @@ from tests.walk import SMALL, Walk, normal, walking
 
 EXAMPLES = int(os.environ.get("OPENMEM_LAWS_EXAMPLES", "300"))
 FORMATS: tuple[Format, ...] = ("anthropic", "chat", "responses")
-BIG = 420
-"""Characters a text: a generated history then has about five times `trim_at_tokens`."""
+BIG = 700
+"""Characters a text: a generated history then has several times `trim_at_tokens`."""
 
 PHASES = [Phase.explicit, Phase.generate, *([Phase.shrink] if os.environ.get("OPENMEM_LAWS_SHRINK") else [])]
 """Shrinking whole conversations takes minutes: asked for when a failure is looked into."""
@@ -46,7 +46,7 @@ def same_model(body: Json) -> Json:
 @lawful
 @given(data=st.data())
 def test_l1_a_request_under_its_limits_is_the_same_body_but_for_the_note(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt))
+    body = data.draw(bodies(fmt, most_turns=3, most_steps=4))
     with walking(standing_instruction=False) as walk:
         out = walk.send(body)
         assert orjson.dumps(out) == orjson.dumps(body)
@@ -75,7 +75,7 @@ def without_note(body: Json) -> Json:
 @lawful
 @given(data=st.data())
 def test_l2_between_breaks_every_request_is_a_prefix_of_the_next(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
     with walking() as walk:
         before, trims = None, 0
@@ -115,7 +115,7 @@ def disturb(walk: Walk, rng: Random) -> None:
 @lawful
 @given(data=st.data())
 def test_l3_a_legal_body_stays_legal_at_every_limit(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     at = data.draw(st.integers(1000, 6000))
     media = data.draw(st.sampled_from((1, 2, 90)))
     over = data.draw(st.sampled_from((0, 60, 300)))
@@ -130,7 +130,7 @@ def test_l3_a_legal_body_stays_legal_at_every_limit(fmt: Format, data: st.DataOb
 @lawful
 @given(data=st.data())
 def test_l4_every_message_can_be_read_back_equal_and_once(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     with walking() as walk:
         for request in growth(body):
             walk.send(request)
@@ -149,7 +149,7 @@ def count_equal(body: Json) -> list[int]:
 @lawful
 @given(data=st.data())
 def test_l5_a_break_gets_under_the_limit_or_as_low_as_the_law_allows(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_steps=9))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=9))
     with walking() as walk:
         for request in growth(body):
             trims = len(walk.events("trim"))
@@ -195,7 +195,7 @@ def is_mixed(message: Json) -> bool:
 @lawful
 @given(data=st.data())
 def test_l6_workers_on_one_store_send_the_same_bytes(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     with walking() as walk:
         walk.join(**SMALL)
         walk.join(**{**SMALL, "trim_to_fraction": 0.6})
@@ -208,7 +208,7 @@ def test_l6_workers_on_one_store_send_the_same_bytes(fmt: Format, data: st.DataO
 @lawful
 @given(data=st.data())
 def test_l7_what_is_sent_follows_the_history_that_came(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
     with walking() as walk:
         for request in growth(body):
@@ -229,10 +229,23 @@ def changed(body: Json, rng: Random) -> list[Json]:
 
 def assert_its_own(out: Json, body: Json) -> None:
     """Every typed message that is shown is one of this history; the last one is shown."""
+    out = without_pointer(out)
     own = {plain(messages_of(body)[at]) for at in turns_of(body)}
     shown = [plain(messages_of(out)[at]) for at in turns_of(out)]
     assert set(shown) <= own, "words of another history were sent"
     assert shown[-1] == plain(messages_of(body)[turns_of(body)[-1]]), "the last typed message is not the client's"
+
+
+def without_pointer(body: Json) -> Json:
+    """The body with pointers cut out of its texts, so that typed words look typed again."""
+    made = copy.deepcopy(body)
+    for message in messages_of(made):
+        content = message.get("content")
+        if isinstance(content, str):
+            message["content"] = content.split("</openmem-pointer>\n\n")[-1]
+        elif isinstance(content, list):
+            message["content"] = [b for b in content if not str(b.get("text", "")).startswith("<openmem-pointer>")]
+    return made
 
 
 def plain(message: Json) -> str:
@@ -247,7 +260,7 @@ def plain(message: Json) -> str:
 @lawful
 @given(data=st.data())
 def test_l8_small_drift_finds_the_same_cut_and_sends_the_same_head(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
     with walking() as walk:
         for request in growth(body):
@@ -284,7 +297,7 @@ HOSTILE = (
 @lawful
 @given(data=st.data())
 def test_l12_quoted_words_never_close_the_frame_they_stand_in(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     words = data.draw(st.lists(st.sampled_from(HOSTILE) | st.text(max_size=60), min_size=1, max_size=4))
     spoiled = copy.deepcopy(body)
     for at, said in zip(turns_of(body)[:-1], words, strict=False):

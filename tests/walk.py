@@ -28,13 +28,15 @@ from tests.kit.histories import format_of
 from tests.kit.prefix import broken_at, canonical, unchanged
 
 T = TypeVar("T")
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Thousands of small stores are made: in memory where the system offers it."""
 SMALL: Json = {"trim_at_tokens": 1200, "compress_over_tokens": 300, "chars_per_token": 2.5}
 """Limits that a generated history of a few thousand characters reaches."""
 
 
 @contextmanager
 def walking(**settings: Any) -> Iterator[Walk]:
-    with tempfile.TemporaryDirectory(prefix="walk") as folder:
+    with tempfile.TemporaryDirectory(prefix="walk", dir=MEMORY) as folder:
         walk = Walk(Path(folder), settings or SMALL)
         try:
             yield walk

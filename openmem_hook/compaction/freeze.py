@@ -32,7 +32,8 @@ def freeze(
     head: list[Raw] = []
     shown: list[bytes] = []
     for i in choice.kept:
-        raw = adapter.frozen(sent_message(adapter, history, i, swaps), i > choice.turn)
+        whole = i > choice.turn or history.facts[i].kind in ("call", "result")
+        raw = adapter.frozen(sent_message(adapter, history, i, swaps), keep_thinking=whole)
         if raw is None:
             continue
         head.append(adapter.with_pointer(raw, text) if i == choice.carrier else raw)

@@ -57,8 +57,7 @@ def _part(block: Any, index: int, role: str) -> Part:
         return blocks.text_part(text, classify(text) if role == "user" else _plain(text), index)
     if kind in _THINKING:
         sealed = block.get("signature") if kind == "thinking" else block.get("data")
-        length = len(sealed) if isinstance(sealed, str) else 0
-        return Part("thinking", blocks.string_id(block.get("thinking")), index=index, length=length)
+        return Part("thinking", blocks.string_id(block.get("thinking")), index=index, sealed=blocks.string_id(sealed))
     if kind == "tool_use":
         return blocks.call_part("tool", block.get("id"), block.get("name"), block.get("input"), index)
     if kind == "tool_result":

@@ -71,8 +71,7 @@ def _part(block: Any, index: int, role: str) -> Part:
         return blocks.media_part(block, index, _MEDIA[kind])
     if kind in ("thinking", "redacted_thinking"):
         sealed = block.get("signature") or block.get("data")
-        length = len(sealed) if isinstance(sealed, str) else 0
-        return Part("thinking", blocks.string_id(block.get("thinking")), index=index, length=length)
+        return Part("thinking", blocks.string_id(block.get("thinking")), index=index, sealed=blocks.string_id(sealed))
     return blocks.opaque_part(block, index)
 
 
@@ -81,7 +80,7 @@ def _reasoning(raw: Raw) -> list[Part]:
     text = raw.get("reasoning_content") or raw.get("reasoning")
     found = [Part("thinking", text)] if isinstance(text, str) and text else []
     sealed = raw.get("thinking_blocks")
-    return [*found, Part("thinking", length=len(blocks.as_json(sealed)))] if sealed else found
+    return [*found, Part("thinking", sealed=blocks.as_json(sealed))] if sealed else found
 
 
 def _calls(raw: Raw) -> list[Part]:

@@ -143,8 +143,7 @@ def _item(raw: Raw, kind: str) -> Part:
     if kind == "reasoning":
         told = [*blocks.blocks_of(raw.get("summary")), *blocks.blocks_of(raw.get("content"))]
         sealed = raw.get("encrypted_content")
-        length = len(sealed) if isinstance(sealed, str) else 0
-        return Part("thinking", "\n".join(t for t in map(blocks.text_of, told) if t), length=length)
+        return Part("thinking", "\n".join(t for t in map(blocks.text_of, told) if t), sealed=blocks.string_id(sealed))
     if kind in _COMPACTION:
         return blocks.opaque_part(raw, 0, "compaction")
     known = kind in _SERVER

@@ -57,6 +57,8 @@ def block_faults(at: int, message: Block, tools: set[Any], issued: Issued | None
     role, blocks = message["role"], blocks_of(message)
     if not blocks:
         yield from _empty(at, message)
+    elif all(block.get("type") == "text" and _blank(block) for block in blocks):
+        yield f"messages.{at}: text content blocks must contain non-whitespace text"
     for spot, block in enumerate(blocks):
         place = f"messages.{at}.content.{spot}"
         kind = block.get("type")
@@ -64,6 +66,12 @@ def block_faults(at: int, message: Block, tools: set[Any], issued: Issued | None
             yield _misplaced(at, place, role, kind)
             continue
         yield from _faults_of(place, block, tools, issued)
+
+
+def _blank(block: Block) -> bool:
+    """Whitespace and nothing else. Models do emit such blocks beside calls, and those are taken back."""
+    text = block.get("text")
+    return isinstance(text, str) and bool(text) and not text.strip()
 
 
 def _empty(at: int, message: Block) -> Iterator[str]:
@@ -117,8 +125,6 @@ def _text(place: str, block: Block) -> Iterator[str]:
         yield f"{place}.text.text: Input should be a valid string"
     elif not text:
         yield f"{place}: text content blocks must be non-empty"
-    elif not text.strip():
-        yield f"{place}: text content blocks must contain non-whitespace text"
 
 
 def _thinking(place: str, block: Block, issued: Issued | None) -> Iterator[str]:
@@ -137,9 +143,8 @@ def _thinking(place: str, block: Block, issued: Issued | None) -> Iterator[str]:
     elif issued and issued.thinking_fault(signature, text):
         known = signature in issued.thinking
         yield (
-            f"{place}: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot "
-            "be modified."
-            " These blocks must remain as they were in the original response."
+            f"{place}: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified. "
+            "These blocks must remain as they were in the original response."
             if known
             else f"{place}: Invalid `signature` in `thinking` block"
         )

@@ -67,10 +67,8 @@ def breakpoint_faults(body: dict[str, Any]) -> Iterator[str]:
             yield f"{where}: cache_control cannot be set for empty text blocks"
         if one.ttl == "1h" and short:
             yield (
-                f"{one.place}.cache_control.ttl: a ttl='1h' cache_control block must not come after a "
-                "ttl='5m' "
-                "cache_control block. Note that blocks are processed in the following order: `tools`, "
-                "`system`, "
+                f"{one.place}.cache_control.ttl: a ttl='1h' cache_control block must not come after a ttl='5m' "
+                "cache_control block. Note that blocks are processed in the following order: `tools`, `system`, "
                 "`messages`."
             )
         short = short or one.ttl != "1h"

@@ -43,9 +43,8 @@ def _unanswered(at: int, calls: list[str], following: Body | None) -> Iterator[s
     if missing:
         yield (
             f"messages.{at}: `tool_use` ids were found without `tool_result` blocks immediately after: "
-            f"{', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` block "
-            "in the "
-            "next message."
+            f"{', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` block in the next "
+            "message."
         )
 
 
@@ -63,9 +62,8 @@ def _results(at: int, blocks: list[Body], previous: list[Body]) -> Iterator[str]
             )
         elif answered not in calls:
             yield (
-                f"messages.{at}.content.{spot}: unexpected `tool_use_id` found in `tool_result` blocks: "
-                f"{answered}. Each `tool_result` block must have a corresponding `tool_use` block in the "
-                "previous message."
+                f"messages.{at}.content.{spot}: unexpected `tool_use_id` found in `tool_result` blocks: {answered}. "
+                "Each `tool_result` block must have a corresponding `tool_use` block in the previous message."
             )
         seen.add(answered)
 
@@ -83,16 +81,14 @@ def server_pairs(body: Body, issued: Issued | None) -> Iterator[str]:
                 last = at == len(messages) - 1 and spot == len(blocks) - 1
                 if answered.get(str(block.get("id"))) != wanted and not last:
                     yield (
-                        f"messages.{at}: `{block.get('name')}` tool use with id `{block.get('id')}` was "
-                        "found "
+                        f"messages.{at}: `{block.get('name')}` tool use with id `{block.get('id')}` was found "
                         f"without a corresponding `{wanted}` block"
                     )
             elif is_server_result(block) and str(block.get("tool_use_id")) not in called:
                 yield (
-                    f"messages.{at}.content.{spot}: unexpected `tool_use_id` found in "
-                    f"`{block.get('type')}` "
-                    f"blocks: {block.get('tool_use_id')}. Each `{block.get('type')}` block must have a "
-                    "corresponding `server_tool_use` block before it."
+                    f"messages.{at}.content.{spot}: unexpected `tool_use_id` found in `{block.get('type')}` blocks: "
+                    f"{block.get('tool_use_id')}. Each `{block.get('type')}` block must have a corresponding "
+                    "`server_tool_use` block before it."
                 )
 
 

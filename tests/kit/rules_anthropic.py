@@ -79,9 +79,8 @@ def _sizes(body: Body, issued: Issued | None) -> Iterator[str]:
         yield f"messages: Too many images and documents: {len(found)} > {media.MEDIA_LIMIT}"
     if len(found) > media.MANY_MEDIA and any(media.side_of(b) > media.MANY_MEDIA_PIXELS for b in found):
         yield (
-            "messages: At least one of the image dimensions exceed max allowed size for many-image "
-            "requests: "
-            "2000 pixels"
+            "messages: At least one of the image dimensions exceed max allowed size for many-image requests: 2000 "
+            "pixels"
         )
 
 
@@ -162,9 +161,8 @@ def _system_place(messages: list[Body], at: int) -> Iterator[str]:
     )
     if before["role"] != "user" and not server_end:
         yield (
-            f"messages.{at}: role 'system' must follow a 'user' message or an 'assistant' message "
-            "ending in a "
-            f"server tool result; {ANY_POSITION}"
+            f"messages.{at}: role 'system' must follow a 'user' message or an 'assistant' message ending in a server "
+            f"tool result; {ANY_POSITION}"
         )
     if at + 1 < len(messages) and messages[at + 1]["role"] != "assistant":
         yield (f"messages.{at}: role 'system' must precede an 'assistant' message or end the array; {ANY_POSITION}")
@@ -189,13 +187,10 @@ def _thinking_leads(body: Body, issued: Issued | None) -> Iterator[str]:
     first = (blocks_of(messages[at]) or [{}])[0].get("type")
     if first not in {"thinking", "redacted_thinking"}:
         yield (
-            f"messages.{at}.content.0.type: Expected `thinking` or `redacted_thinking`, but found "
-            f"`{first}`. "
-            "When `thinking` is enabled, a final `assistant` message must start with a thinking block "
-            "(preceeding the lastmost set of `tool_use` and `tool_result` blocks). We recommend you "
-            "include "
-            "thinking blocks from previous turns. To avoid this requirement, disable "
-            "`thinking`."
+            f"messages.{at}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{first}`. When "
+            "`thinking` is enabled, a final `assistant` message must start with a thinking block (preceeding the "
+            "lastmost set of `tool_use` and `tool_result` blocks). We recommend you include thinking blocks from "
+            "previous turns. To avoid this requirement, disable `thinking`."
         )
 
 

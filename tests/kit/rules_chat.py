@@ -53,8 +53,7 @@ def _top_level(body: Body) -> Iterator[str]:
     for at, message in enumerate(messages):
         if not isinstance(message, dict) or message.get("role") not in ROLES:
             yield (
-                f"Invalid value for 'messages[{at}].role'. Supported values are: 'system', 'assistant', "
-                "'user', "
+                f"Invalid value for 'messages[{at}].role'. Supported values are: 'system', 'assistant', 'user', "
                 "'tool', and 'developer'."
             )
 
@@ -89,8 +88,7 @@ def _calls_answered(body: Body) -> Iterator[str]:
             missing = [call for call in calls if call not in answers]
             if missing:
                 yield (
-                    "An assistant message with 'tool_calls' must be followed by tool messages "
-                    "responding to each "
+                    "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
                     "'tool_call_id'. The following tool_call_ids did not have response messages: "
                     f"{', '.join(missing)}"
                 )
@@ -119,8 +117,7 @@ def _answers_called(body: Body) -> Iterator[str]:
             yield f"Invalid parameter: 'messages[{at}]' answers 'tool_call_id' {call} a second time."
         elif call not in open_calls:
             yield (
-                f"Invalid parameter: messages with role 'tool' must be a response to a preceeding "
-                "message with "
+                "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with "
                 f"'tool_calls'. (messages[{at}].role, {call})"
             )
         answered.add(str(call))
@@ -145,9 +142,8 @@ def _assistant(at: int, message: Body) -> Iterator[str]:
         yield f"Invalid 'messages[{at}]': an assistant message must have either 'content' or 'tool_calls'."
     if "tool_calls" in message and not message["tool_calls"]:
         yield (
-            f"Invalid 'messages[{at}].tool_calls': empty array. Expected an array with minimum length "
-            "1, but got "
-            "an empty array instead."
+            f"Invalid 'messages[{at}].tool_calls': empty array. Expected an array with minimum length 1, but got an "
+            "empty array instead."
         )
     for spot, call in enumerate(calls_of(message)):
         place = f"messages[{at}].tool_calls[{spot}]"

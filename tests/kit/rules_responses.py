@@ -161,8 +161,7 @@ def _reasoning(body: Body, issued: Issued | None) -> Iterator[str]:
         blob = item.get("encrypted_content")
         if issued and isinstance(blob, str) and issued.cipher_fault(str(item.get("id", "")), blob):
             yield (
-                f"The encrypted content for item {name} could not be verified. Reason: Encrypted "
-                "content could not "
+                f"The encrypted content for item {name} could not be verified. Reason: Encrypted content could not "
                 "be decrypted or parsed."
             )
         follower = next((later for later in items[at + 1 :] if kind_of(later) != "reasoning"), None)
@@ -196,8 +195,7 @@ def _with_reasoning(body: Body, issued: Issued | None) -> Iterator[str]:
         needed = issued.reasoning_before.get(held)
         if needed and needed not in present:
             yield (
-                f"Item '{held}' of type '{kind_of(item)}' was provided without its required 'reasoning' "
-                "item: "
+                f"Item '{held}' of type '{kind_of(item)}' was provided without its required 'reasoning' item: "
                 f"'{needed}'."
             )
         blob = str(item.get("encrypted_content") or "")
@@ -232,8 +230,7 @@ def _message(at: int, item: Body) -> Iterator[str]:
     role, content = item.get("role"), item.get("content")
     if role not in ROLES:
         yield (
-            f"Invalid value: '{role}'. Supported values are: 'assistant', 'system', 'developer', and "
-            "'user'. "
+            f"Invalid value: '{role}'. Supported values are: 'assistant', 'system', 'developer', and 'user'. "
             f"(input[{at}].role)"
         )
     elif content in (None, "", []):
