@@ -90,13 +90,13 @@ def _process(command: Sequence[str], log: Path, address: str, probe: str, folder
     with log.open("wb") as out:
         started = subprocess.Popen(command, cwd=folder, env=environ, stdout=out, stderr=subprocess.STDOUT)
     try:
-        _wait(started, f"{address}{probe}", log)
+        wait_for_answer(started, f"{address}{probe}", log)
         yield address
     finally:
-        _end(started)
+        end(started)
 
 
-def _wait(started: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def wait_for_answer(started: subprocess.Popen[bytes], url: str, log: Path) -> None:
     until = time.monotonic() + START_S
     while time.monotonic() < until:
         if started.poll() is not None:
@@ -112,7 +112,7 @@ def _name(started: subprocess.Popen[bytes]) -> str:
     return "the gateway" if str(started.args[0]).endswith("litellm") else "the scripted model"  # type: ignore[index]
 
 
-def _end(started: subprocess.Popen[bytes]) -> None:
+def end(started: subprocess.Popen[bytes]) -> None:
     """Ask, then insist; by process id."""
     if started.poll() is None:
         started.send_signal(signal.SIGTERM)

@@ -8,6 +8,7 @@ bytes that were never sent are not recorded as sent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import sqlite3
 import threading
@@ -384,6 +385,20 @@ class Compactor:
         except (sqlite3.Error, OSError) as error:
             live.file.failed(error)
             raise
+        finally:
+            if live.state.behind and not live.indexing:
+                live.indexing = True
+                self._after.submit(self._catch_up, live)
+
+    def _catch_up(self, live: Live) -> None:
+        """Index what a request left over, behind it. A failure leaves the rest to the session's next request."""
+        try:
+            with contextlib.suppress(sqlite3.Error, OSError, StoreError, SessionBusyError):
+                while live.state.behind:
+                    with live.held():
+                        sessions.index_more(live.database(), live.state)
+        finally:
+            live.indexing = False
 
     def _touch(self, live: Live, request: Request) -> bool:
         """The session is in use: told to the catalog once a minute, before anything is written, so that retention
@@ -543,14 +558,16 @@ class Compactor:
         self._rates[(pending.tenant, pending.model)] = learned.calibration
         return {pending.model: learned.calibration.to_json()}
 
-    async def record_event(self, tenant: str, event: Event) -> None:
-        """An event of the tenant that belongs to no session (a fail-open, an ignored setting)."""
+    async def record_event(self, tenant: str, event: Event) -> bool:
+        """An event of the tenant that belongs to no session (a fail-open, an ignored setting). False where it can't
+        be recorded now."""
         folder, now = names.tenant_folder(tenant), self.clock()
 
-        def write() -> None:
-            self.pool.catalog(folder, lambda db: catalog.record(db, "", [event], now))
+        def record(db: sqlite3.Connection) -> bool:
+            catalog.record(db, "", [event], now)
+            return True
 
-        await asyncio.get_running_loop().run_in_executor(self._after, write)
+        return await asyncio.get_running_loop().run_in_executor(self._after, self.pool.consult, folder, record, False)
 
     def close(self) -> None:
         self._retention.stop()
@@ -581,7 +598,7 @@ def _report(
         key=sample.history.keys[-1],
         cut=sample.cut,
         tokens=usage.prompt_tokens,
-        overhead=sample.scale.overhead(sample.history),
+        overhead=sample.scale.steady_overhead(sample.history),
         measured=learned.measured,
         thread=pending.thread.id,
         offset=learned.offset,

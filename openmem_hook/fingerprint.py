@@ -72,12 +72,6 @@ def aside(previous: bytes, own: bytes) -> bytes:
     return blake2b(_ASIDE + previous + own, digest_size=SIZE).digest()
 
 
-def content_key(raw: bytes) -> int:
-    """Key under which facts about exactly these bytes are remembered in this process, never stored or shared
-    between sessions. Python's keyed hash: a third of the time of a digest, and a history is hashed every time."""
-    return hash(raw)
-
-
 def short_id(*parts: bytes | str) -> str:
     """16 lower-case hex characters that name something inside a tenant."""
     joined = b"\0".join(p if isinstance(p, bytes) else p.encode("utf-8", "surrogatepass") for p in parts)

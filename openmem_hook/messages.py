@@ -126,6 +126,9 @@ class Named(NamedTuple):
 class Memo:
     """What was found out about exact bytes: resent messages and tools are hashed, not looked at again.
 
+    The keys are Python's own keyed hashes: a third of the time of a digest, and a whole history is hashed with
+    every request. Nothing outside this process and session meets them.
+
     `named`: the names of the newest history's messages; the next one goes on where it differs.
     """
 
@@ -247,9 +250,11 @@ def split_lines(text: str) -> list[str]:
 
 
 def searchable(text: str) -> str:
-    """The text as SQLite can hold it whole: NUL ends a string there, a lone surrogate has no UTF-8."""
+    """The text as the store holds it, line by line: NUL ends a string in SQLite, a lone surrogate has no UTF-8."""
     if "\0" in text:
         text = text.replace("\0", "�")
+    if "\r" in text:
+        text = "\n".join(split_lines(text))
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -265,7 +270,7 @@ def facts_about(adapter: Adapter, raw: Raw, size: int) -> Facts:
 def remembered(adapter: Adapter, raw: Raw, memo: Memo) -> Facts:
     """The facts about a message, looked up by its bytes. `memo` is read and added to."""
     payload = fingerprint.dump(raw)
-    key = fingerprint.content_key(payload)
+    key = hash(payload)
     known = memo.facts.get(key)
     if known is None or known.bytes != len(payload):
         known = memo.facts[key] = facts_about(adapter, raw, len(payload))

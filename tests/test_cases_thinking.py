@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from openmem_hook.gateway.hook import ContextHook
+from tests.conftest import make_key
 from tests.conversation import Conversation, messages_of
 from tests.kit.builders import (
     Json,
@@ -157,8 +158,9 @@ async def test_a_running_turn_that_is_cut_anywhere_still_begins_with_thinking(
     done = [user("Hello."), assistant(thought("hello"), text("Hello to you."))] if before else []
     history = [*done, user("Sort out the parser.")]
     turn = running(60, PATTERNS[pattern], lead=lead)
-    for trim_at in range(1500, 8000, 500):
-        line = Conversation(hook, f"session-{trim_at}", settings=f"trim_at_tokens={trim_at},compress_over_tokens=0")
+    for trim_at in range(2600, 8000, 500):
+        key = make_key(f"user-{trim_at}")  # a fork within a tenant would take its parent's cut
+        line = Conversation(hook, key=key, settings=f"trim_at_tokens={trim_at},compress_over_tokens=0")
         out = await line.send(body(*history, *turn, thinking=ENABLED))
         assert line.trims() == 1
         assert carries_thinking(first_output(out))

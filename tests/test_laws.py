@@ -46,7 +46,7 @@ def same_model(body: Json) -> Json:
 @lawful
 @given(data=st.data())
 def test_l1_a_request_under_its_limits_is_the_same_body_but_for_the_note(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, most_turns=3, most_steps=4))
+    body = data.draw(bodies(fmt, most_turns=4, most_steps=5))
     with walking(standing_instruction=False) as walk:
         out = walk.send(body)
         assert orjson.dumps(out) == orjson.dumps(body)
@@ -75,7 +75,7 @@ def without_note(body: Json) -> Json:
 @lawful
 @given(data=st.data())
 def test_l2_between_breaks_every_request_is_a_prefix_of_the_next(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=4, most_steps=5))
     rng = data.draw(st.randoms(use_true_random=False))
     with walking() as walk:
         before, trims = None, 0
@@ -115,7 +115,7 @@ def disturb(walk: Walk, rng: Random) -> None:
 @lawful
 @given(data=st.data())
 def test_l3_a_legal_body_stays_legal_at_every_limit(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=4, most_steps=5))
     at = data.draw(st.integers(1000, 6000))
     media = data.draw(st.sampled_from((1, 2, 90)))
     over = data.draw(st.sampled_from((0, 60, 300)))
@@ -130,7 +130,7 @@ def test_l3_a_legal_body_stays_legal_at_every_limit(fmt: Format, data: st.DataOb
 @lawful
 @given(data=st.data())
 def test_l4_every_message_can_be_read_back_equal_and_once(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=4, most_steps=5))
     with walking() as walk:
         for request in growth(body):
             walk.send(request)
@@ -195,7 +195,7 @@ def is_mixed(message: Json) -> bool:
 @lawful
 @given(data=st.data())
 def test_l6_workers_on_one_store_send_the_same_bytes(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=4, most_steps=5))
     with walking() as walk:
         walk.join(**SMALL)
         walk.join(**{**SMALL, "trim_to_fraction": 0.6})
@@ -208,7 +208,7 @@ def test_l6_workers_on_one_store_send_the_same_bytes(fmt: Format, data: st.DataO
 @lawful
 @given(data=st.data())
 def test_l7_what_is_sent_follows_the_history_that_came(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=4, most_steps=5))
     rng = data.draw(st.randoms(use_true_random=False))
     with walking() as walk:
         for request in growth(body):
@@ -260,7 +260,7 @@ def plain(message: Json) -> str:
 @lawful
 @given(data=st.data())
 def test_l8_small_drift_finds_the_same_cut_and_sends_the_same_head(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=4, most_steps=5))
     rng = data.draw(st.randoms(use_true_random=False))
     with walking() as walk:
         for request in growth(body):
@@ -297,7 +297,7 @@ HOSTILE = (
 @lawful
 @given(data=st.data())
 def test_l12_quoted_words_never_close_the_frame_they_stand_in(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=4, most_steps=5))
     words = data.draw(st.lists(st.sampled_from(HOSTILE) | st.text(max_size=60), min_size=1, max_size=4))
     spoiled = copy.deepcopy(body)
     for at, said in zip(turns_of(body)[:-1], words, strict=False):

@@ -45,7 +45,7 @@ def learn(sample: Sample, reports: Mapping[ReportKey, Report], prompt_tokens: in
     if base is None:
         return Learned(offset=offset)
     report = reports[(history.keys[base], sample.cut)]
-    grown = prompt_tokens - report.tokens - round(scale.overhead(history) - report.overhead)
+    grown = prompt_tokens - report.tokens - round(scale.steady_overhead(history) - report.overhead)
     between = range(base + 1, len(history))
     left = _left(sample, base)
     sizes = [sample.sent[i].sizes for i in between]

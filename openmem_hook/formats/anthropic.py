@@ -27,8 +27,10 @@ def matches(body: Mapping[str, Any], named: bool) -> bool:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
         return False
+    if named:
+        return True
     foreign = any(m.get("role") in ("tool", "developer") or "tool_calls" in m for m in messages)
-    return named or ("max_tokens" in body and not foreign)
+    return "max_tokens" in body and not foreign
 
 
 def lead_of(messages: Sequence[Raw]) -> int:  # noqa: ARG001 - the system prompt is not among the messages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from openmem_hook.formats import blocks
@@ -13,17 +13,18 @@ _NO_MARKER = ("thinking", "redacted_thinking", "compaction")
 """Block types on which the provider refuses a breakpoint."""
 
 
-def markers(items: Iterable[Any]) -> Iterator[dict[str, Any]]:
+def markers(items: Iterable[Any]) -> list[dict[str, Any]]:
     """Every cache breakpoint on tools, messages or blocks and on the blocks inside them, in order of appearance.
     What a call's arguments or a tool's schema hold under that name is data."""
+    found: list[dict[str, Any]] = []
     for item in items:
         if isinstance(item, dict):
-            found = item.get("cache_control")
-            if isinstance(found, dict):
-                yield found
-            inside = item.get("content")
+            marker, inside = item.get("cache_control"), item.get("content")
+            if isinstance(marker, dict):
+                found.append(marker)
             if isinstance(inside, list):
-                yield from markers(inside)
+                found += markers(inside)
+    return found
 
 
 def with_marker(before: Sequence[Raw], after: list[Raw]) -> list[Raw]:
@@ -41,7 +42,7 @@ def with_marker(before: Sequence[Raw], after: list[Raw]) -> list[Raw]:
 
 def _last(messages: Sequence[Raw]) -> dict[str, Any] | None:
     """The last breakpoint, looked for from the end, where clients have it."""
-    return next((found[-1] for raw in reversed(messages) if (found := list(markers((raw,))))), None)
+    return next((found[-1] for raw in reversed(messages) if (found := markers((raw,)))), None)
 
 
 def _marked(raw: Raw, marker: dict[str, Any]) -> Raw | None:

@@ -80,7 +80,7 @@ def _overhead(
     text = system if isinstance(system, str) else "\n".join(blocks.text_of(b) for b in blocks.blocks_of(system))
     payload = fingerprint.dump(tools) if tools else b""
     said = f"{text}\n{payload.decode('utf-8', 'replace')}"
-    key = fingerprint.content_key(said.encode("utf-8", "surrogatepass"))
+    key = hash(said)
     sizes = memo.overheads.get(key)
     if sizes is None:
         sizes = memo.overheads[key] = tokens.measure("system", said)

@@ -31,13 +31,21 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
         self.base = base
         self.compactor = compactor
         self.watch = watch
+        compactor.pool.trouble = watch.troubled
 
-    async def async_pre_call_hook(self, user_api_key_dict: Any, cache: Any, data: Any, call_type: Any) -> Any:  # noqa: ARG002
-        for tactic in (self._compact, self._replay):
+    async def async_pre_call_hook(
+        self,
+        user_api_key_dict: Any,
+        cache: Any,  # noqa: ARG002
+        data: Any,
+        call_type: Any,
+        **later: Any,  # noqa: ARG002 - what later versions of the gateway may add
+    ) -> Any:
+        for tactic, failed in ((self._compact, self.watch.failed), (self._replay, self.watch.failed_again)):
             try:
-                return await tactic(user_api_key_dict, data, str(call_type))
+                return await tactic(user_api_key_dict, data, str(getattr(call_type, "value", call_type)))
             except Exception as error:  # noqa: BLE001 - fail open, whatever it is
-                self.watch.failed(error)
+                failed(error)
         return data
 
     async def async_log_success_event(
@@ -46,12 +54,13 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
         response_obj: Any,
         start_time: Any,  # noqa: ARG002
         end_time: Any,  # noqa: ARG002
+        **later: Any,  # noqa: ARG002
     ) -> None:
         for report in (self._record, self._note_failures):
             try:
-                await report(kwargs, response_obj)
+                await report(kwargs if isinstance(kwargs, Mapping) else {}, response_obj)
             except Exception as error:  # noqa: BLE001 - the response is long with the client
-                self.watch.failed(error)
+                self.watch.missed(error)
 
     async def _compact(self, key: Any, data: Any, call_type: str) -> Any:
         request = self._request(key, data, call_type)
@@ -70,8 +79,12 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
             await self.compactor.record_response(call_id, read_usage(_usage(kwargs, response)))
 
     async def _note_failures(self, kwargs: Mapping[str, Any], response: Any) -> None:  # noqa: ARG002
-        for tenant, event in self.watch.taken():
-            await self.compactor.record_event(tenant, event)
+        events = self.watch.taken()
+        try:
+            while events and await self.compactor.record_event(*events[0]):
+                events.pop(0)
+        finally:
+            self.watch.keep(events)
 
     def _request(self, key: Any, data: Any, call_type: str) -> Request | None:
         """The request as the core knows it; None for everything that is not a conversation of an agent."""

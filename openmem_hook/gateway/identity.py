@@ -344,11 +344,18 @@ def authentication_of(proxy: object) -> Authentication:
     rows = mapped if isinstance(mapped, list) else [mapped]
     roles = (str(_mapping(row).get("litellm_user_role")).lower() for row in rows)
     return Authentication(
-        open=getattr(proxy, "master_key", "unknown") is None
+        open=_serves(proxy)
+        and getattr(proxy, "master_key", "unknown") is None
         and getattr(proxy, "user_custom_auth", None) is None
         and not any(settings.get(flag) for flag in _OTHER_WAYS_IN),
         user_from_header=any(role.endswith("internal_user") for role in roles),
     )
+
+
+def _serves(proxy: object) -> bool:
+    """False for a gateway module that was imported but never read a configuration: it says nothing."""
+    state = getattr(getattr(proxy, "proxy_config", None), "get_config_state", None)
+    return bool(state()) if callable(state) else True
 
 
 def tenant_of(

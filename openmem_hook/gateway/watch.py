@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from openmem_hook.compaction.record import Event
@@ -23,6 +24,9 @@ EVERY_S = 60.0
 """Seconds between two lines about the same kind of failure."""
 REMEMBERED = 4096
 AGENT_CALLS = frozenset({"anthropic_messages", "acompletion", "completion", "aresponses", "responses"})
+NOBODY = "local"
+"""Whose a failure is that came before anyone was known: the tenant of gateways without authentication."""
+_TENANT: ContextVar[str] = ContextVar("openmem_tenant", default=NOBODY)
 _TELLING = (sqlite3.Error, StoreError, SessionBusyError, OSError, TimeoutError)
 
 
@@ -35,15 +39,26 @@ class Watch:
         self._quiet: dict[str, int] = {}
         self._asked: OrderedDict[str, None] = OrderedDict()
         self._events: deque[tuple[str, Event]] = deque(maxlen=256)
-        self._tenant = ""
         self.failures = 0
 
     def failed(self, error: BaseException) -> None:
-        """A request went through without us. One line a minute and kind."""
+        """A request goes out as far as memory knows it. One line a minute and kind."""
         self.failures += 1
         words = _words(error)
-        self._events.append((self._tenant or "local", Event("fail_open", {"error": words})))
-        self.tell(type(error).__name__, f"openmem: a request passed without changes of ours ({words})")
+        self._events.append((_TENANT.get(), Event("fail_open", {"error": words})))
+        self.tell(f"failed:{type(error).__name__}", f"openmem: a request passed without new changes of ours ({words})")
+
+    def failed_again(self, error: BaseException) -> None:
+        """Memory was of no help either: the same request goes out as it came."""
+        self.tell(f"again:{type(error).__name__}", f"openmem: a request passed untouched ({_words(error)})")
+
+    def missed(self, error: BaseException) -> None:
+        """A response could not be recorded."""
+        self.tell(f"missed:{type(error).__name__}", f"openmem: a response was not recorded ({_words(error)})")
+
+    def troubled(self, error: Exception) -> None:
+        """The tenant's catalog could not be used; the request does without it."""
+        self.tell(f"catalog:{type(error).__name__}", f"openmem: the catalog could not be used ({_words(error)})")
 
     def tell(self, kind: str, line: str) -> None:
         now = self._clock()
@@ -55,6 +70,7 @@ class Watch:
         LOG.warning("%s%s", line, f"; {more} more like it were not logged" if more else "")
 
     def asked(self, call_id: str | None) -> None:
+        _TENANT.set(NOBODY)
         if call_id is not None:
             self._asked[call_id] = None
             if len(self._asked) > REMEMBERED:
@@ -67,7 +83,7 @@ class Watch:
 
     def met(self, tenant: str, ignored: Sequence[Ignored], model: ModelFacts) -> None:
         """What a request's settings and model showed: said once each."""
-        self._tenant = tenant
+        _TENANT.set(tenant)
         for item in ignored:
             line = f"openmem: {item.where}: {item.key or 'a setting'} ignored: {item.reason}"
             if self._once(f"ignored:{item.where}:{item.key}:{item.reason}", line):
@@ -91,10 +107,16 @@ class Watch:
             found.append(self._events.popleft())
         return found
 
+    def keep(self, events: Sequence[tuple[str, Event]]) -> None:
+        """Those that the store didn't take, for later."""
+        self._events.extendleft(reversed(events))
+
 
 def _words(error: BaseException) -> str:
     told = str(error).splitlines()[0][:200] if isinstance(error, _TELLING) and str(error) else ""
-    if isinstance(error, OSError):
+    if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) is None:
+        told = ""  # Python's own words, which may quote a value
+    if isinstance(error, OSError) and error.errno is not None:
         told = error.strerror or ""
     return f"{type(error).__name__}: {told}" if told else type(error).__name__
 

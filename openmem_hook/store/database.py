@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sqlite3
@@ -51,6 +52,8 @@ def _private_file(path: Path) -> None:
     there is never opened: closing it would drop the locks that other connections of this process hold on it."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
 

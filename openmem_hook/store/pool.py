@@ -82,7 +82,8 @@ class File:
 @dataclass(slots=True)
 class Live:
     """A session in this worker. `longest`: messages of its longest history, which bounds what `memo` may hold;
-    `catalogued`: the connection to the catalog through which all of its edits were indexed."""
+    `catalogued`: the connection to the catalog through which all of its edits were indexed; `indexing`: what a
+    request left unindexed is being indexed."""
 
     tenant: str
     name: str
@@ -90,6 +91,7 @@ class Live:
     state: SessionState = field(default_factory=SessionState)
     memo: Memo = field(default_factory=Memo)
     longest: int = 0
+    indexing: bool = False
     catalogued: sqlite3.Connection | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -19,10 +19,9 @@ from openmem_hook.compaction.edits import Cut, Swap
 from openmem_hook.compaction.estimate import Report, ReportKey
 from openmem_hook.compaction.record import Adopted, Event, Thread, UsageWrite, Write
 from openmem_hook.messages import split_lines
-from openmem_hook.store import database
+from openmem_hook.store import database, fulltext
 from openmem_hook.tokens import Sizes
 
-LINE_BITS = 24
 DICTIONARY_BYTES = 32_768
 """zlib looks back no further."""
 REPORTS_KEPT = 4_000
@@ -32,7 +31,8 @@ REPORTS_KEPT = 4_000
 @dataclass(slots=True)
 class SessionState:
     """What is known of a session. `sent`: keys of messages sent that the database doesn't hold; `ended`: edits it
-    holds that count no more. Dicts that a reader without the lock walks through are replaced, not changed."""
+    holds that count no more; `behind`: some of its messages are not indexed yet. Dicts that a reader without the
+    lock walks through are replaced, not changed."""
 
     measured: dict[bytes, float | None] = field(default_factory=dict)
     digests: dict[bytes, bytes] = field(default_factory=dict)
@@ -46,6 +46,7 @@ class SessionState:
     current: dict[str, int] = field(default_factory=dict)
     adopted: Adopted = field(default_factory=Adopted)
     ended: frozenset[tuple[str, bytes, str]] = frozenset()
+    behind: bool = False
     version: int = -1
 
     def followers(self, anchor: bytes) -> frozenset[bytes]:
@@ -85,7 +86,7 @@ def _carry(old: SessionState, fresh: SessionState) -> None:
     """What memory knows and the database doesn't hold: what was sent stays sent, whatever became of the file."""
     lost = [key for key in old.measured if key not in fresh.measured]
     old.sent.update(lost)
-    fresh.sent = old.sent
+    fresh.sent, fresh.behind = old.sent, old.behind
     cuts = [c for c in old.cuts.values() if c.anchor not in fresh.cuts and ("cut", c.anchor, "") not in fresh.ended]
     swaps = [s for k, s in old.swaps.items() if k not in fresh.swaps and ("swap", *k) not in fresh.ended]
     fresh.cuts.update({cut.anchor: cut for cut in cuts})
@@ -198,6 +199,7 @@ def claim(db: sqlite3.Connection, state: SessionState, write: Write, waiting: Wa
             return False
         thread = _write_thread(db, write)
         _write_rows(db, write, thread)
+        behind = not fulltext.index(db, fulltext.AT_ONCE_CHARS)
         share = waiting.begin()
         if share == "nothing":
             raise AbandonedError
@@ -207,6 +209,7 @@ def claim(db: sqlite3.Connection, state: SessionState, write: Write, waiting: Wa
             _write_events(db, write.events, write.now)
         else:
             _show(db, [row.key for row in write.rows])
+    state.behind = behind
     if share == "all" and not waiting.written():
         _retract(db, state, write)
         share = "rows"
@@ -217,9 +220,15 @@ def claim(db: sqlite3.Connection, state: SessionState, write: Write, waiting: Wa
     raise AbandonedError
 
 
+def index_more(db: sqlite3.Connection, state: SessionState) -> None:
+    """Index a piece of what requests left over."""
+    with database.transaction(db):
+        done = fulltext.index(db, fulltext.PIECE_CHARS, least=1)
+    state.behind = not done
+
+
 def _show(db: sqlite3.Connection, keys: Iterable[bytes]) -> None:
-    of_key = "UPDATE messages SET in_context = 1 WHERE seq = (SELECT seq FROM records WHERE key = ?)"
-    db.executemany(of_key, [(key,) for key in keys])
+    db.executemany("UPDATE records SET in_context = 1 WHERE key = ?", [(key,) for key in keys])
 
 
 def _retract(db: sqlite3.Connection, state: SessionState, write: Write) -> None:
@@ -258,28 +267,22 @@ def _write_thread(db: sqlite3.Connection, write: Write) -> Thread:
 
 
 def _write_rows(db: sqlite3.Connection, write: Write, thread: Thread) -> None:
-    """Rows, their lines and both indexes. A key that is there already keeps its row."""
+    """Rows and their lines. A key that is there already keeps its row."""
     if not write.rows:
         return
+    insert = (
+        "INSERT OR IGNORE INTO records (seq, key, past, digest, thread, role, kind, tool_name, in_context, created_at, "
+        "format, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    )
     seq = db.execute("SELECT coalesce(max(seq), 0) FROM records").fetchone()[0]
     for row in write.rows:
-        stored = db.execute(
-            "INSERT OR IGNORE INTO records (seq, key, past, digest, thread, format, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (seq + 1, row.key, row.past, row.digest, thread.id, row.format, pack(row.body, row.text)),
-        ).rowcount
-        if not stored:
-            continue
-        seq += 1
-        db.execute(
-            "INSERT INTO messages (seq, role, kind, tool_name, text, in_context, thread, created_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (seq, row.role, row.kind, row.tool_name, row.text, row.in_context, thread.name, write.now),
-        )
-        db.execute("INSERT INTO messages_fts (rowid, text) VALUES (?, ?)", (seq, row.text))
-        base = seq << LINE_BITS
-        lines = [(base | number, line) for number, line in enumerate(split_lines(row.text), 1)]
-        db.executemany("INSERT INTO lines (id, text) VALUES (?, ?)", lines)
-        db.executemany("INSERT INTO lines_fts (rowid, text) VALUES (?, ?)", lines)
+        names = (row.key, row.past, row.digest, thread.id, row.role, row.kind, row.tool_name, row.in_context)
+        values = (seq + 1, *names, write.now, row.format, pack(row.body, row.text))
+        if db.execute(insert, values).rowcount:
+            seq += 1
+            base = seq << fulltext.LINE_BITS
+            lines = [(base | number, line) for number, line in enumerate(split_lines(row.text), 1)]
+            db.executemany("INSERT INTO lines (id, text) VALUES (?, ?)", lines)
 
 
 def _write_edits(db: sqlite3.Connection, write: Write) -> None:
@@ -299,16 +302,11 @@ def _write_edits(db: sqlite3.Connection, write: Write) -> None:
 
 
 def _write_context(db: sqlite3.Connection, write: Write, thread: Thread) -> None:
-    place = "(SELECT seq FROM records WHERE key = ? AND thread = ?)"
+    change = "UPDATE records SET in_context = ?1 WHERE key = ?2 AND thread = ?3 AND in_context <> ?1"
     for value, keys in ((0, write.hidden), (1, write.shown)):
-        db.executemany(
-            f"UPDATE messages SET in_context = {value} WHERE seq = {place} AND in_context <> {value}",  # noqa: S608
-            [(key, thread.id) for key in keys],
-        )
+        db.executemany(change, [(value, key, thread.id) for key in keys])
     for ended in write.ended:
-        db.execute(
-            "UPDATE messages SET in_context = 0 WHERE seq IN (SELECT seq FROM records WHERE thread = ?)", (ended,)
-        )
+        db.execute("UPDATE records SET in_context = 0 WHERE thread = ? AND in_context <> 0", (ended,))
 
 
 def _remember(state: SessionState, write: Write, thread: Thread) -> None:

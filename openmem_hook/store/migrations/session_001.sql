@@ -1,15 +1,22 @@
 -- One session: every message once. Public: messages, lines, both full-text tables, events. Private: the rest.
 
-CREATE TABLE messages (
-    seq         INTEGER PRIMARY KEY,
-    role        TEXT    NOT NULL,              -- user, assistant, tool, system
-    kind        TEXT    NOT NULL,              -- typed, mixed, notice, recap, summarise, reply, call, result, ...
-    tool_name   TEXT    NOT NULL DEFAULT '',   -- tools called or answered, comma separated
-    text        TEXT    NOT NULL,
-    in_context  INTEGER NOT NULL,              -- 1 while the thread's newest request shows it whole
-    thread      TEXT    NOT NULL,
-    created_at  REAL    NOT NULL               -- seconds since 1970
+-- The client's message as it came, compressed with its own text as dictionary, and its identity.
+CREATE TABLE records (
+    seq        INTEGER PRIMARY KEY,
+    key        BLOB    NOT NULL,
+    past       BLOB    NOT NULL,               -- fingerprint before it
+    digest     BLOB    NOT NULL,
+    thread     INTEGER NOT NULL,
+    role       TEXT    NOT NULL,               -- user, assistant, tool, system
+    kind       TEXT    NOT NULL,               -- typed, mixed, notice, recap, summarise, reply, call, result, ...
+    tool_name  TEXT    NOT NULL,               -- tools called or answered, comma separated
+    in_context INTEGER NOT NULL,               -- 1 while the thread's newest request shows it whole
+    created_at REAL    NOT NULL,               -- seconds since 1970
+    tokens     REAL,                           -- measured growth attributed to it
+    format     TEXT    NOT NULL,
+    body       BLOB    NOT NULL
 );
+CREATE UNIQUE INDEX records_key ON records (key);
 
 -- A line of every message. The id holds both numbers, so that a line costs no index of its own.
 CREATE TABLE lines (
@@ -19,9 +26,23 @@ CREATE TABLE lines (
     line_no INTEGER GENERATED ALWAYS AS (id & 16777215) VIRTUAL   -- from 1
 );
 
+-- A message's text is its lines, which are read in the order of their ids: no second copy on disk.
+CREATE VIEW messages AS
+SELECT
+    seq, role, kind, tool_name,
+    (SELECT group_concat(text, char(10)) FROM lines WHERE id > records.seq << 24 AND id < (records.seq + 1) << 24)
+        AS text,
+    in_context,
+    (SELECT name FROM threads WHERE id = records.thread) AS thread,
+    created_at
+FROM records;
+
 CREATE VIRTUAL TABLE messages_fts USING fts5(text, content = 'messages', content_rowid = 'seq');
 -- Lines are counted and shown, not ranked: no column sizes. Positions stay, for phrases.
 CREATE VIRTUAL TABLE lines_fts USING fts5(text, content = 'lines', content_rowid = 'id', columnsize = 0);
+-- A request adds a small segment to each. Merging eight instead of four at a time halves the work.
+INSERT INTO messages_fts (messages_fts, rank) VALUES ('automerge', 8);
+INSERT INTO lines_fts (lines_fts, rank) VALUES ('automerge', 8);
 
 CREATE TABLE events (
     id         INTEGER PRIMARY KEY,
@@ -29,19 +50,6 @@ CREATE TABLE events (
     created_at REAL NOT NULL,
     data       TEXT NOT NULL                   -- JSON: numbers and names, never message text
 );
-
--- The client's message as it came, compressed with its own text as dictionary, and its identity.
-CREATE TABLE records (
-    seq    INTEGER PRIMARY KEY,
-    key    BLOB NOT NULL,
-    past   BLOB NOT NULL,                      -- fingerprint before it
-    digest BLOB NOT NULL,
-    thread INTEGER NOT NULL,
-    format TEXT NOT NULL,
-    tokens REAL,                               -- measured growth attributed to it
-    body   BLOB NOT NULL
-);
-CREATE UNIQUE INDEX records_key ON records (key);
 
 CREATE TABLE edits (
     id         INTEGER PRIMARY KEY,
