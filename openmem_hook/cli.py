@@ -36,6 +36,11 @@ examples:
   openmem serve --config gateway.yaml --port 4100
   openmem serve --workers 2 -- --detailed_debug  words after -- go to litellm
 """
+_SERVE = f"""\
+Runs the gateway on loopback. Provider keys come from the environment or from .env
+in this folder, the master key from {MASTER_KEY}, else from the file
+~/.local/share/openmem/master_key (or OPENMEM_STATE_DIR/master_key), which is made
+on the first run and is readable by you alone."""
 
 
 class CannotServeError(Exception):
@@ -68,8 +73,7 @@ def parser() -> argparse.ArgumentParser:
     serve = commands.add_parser(
         "serve",
         help="run the gateway with the plugin",
-        description="Runs the gateway. Provider keys come from the environment; the master key from "
-        f"{MASTER_KEY}, else from a file that is made on the first run (OPENMEM_STATE_DIR/master_key, mode 600).",
+        description=_SERVE,
         epilog=_EXAMPLES,
         formatter_class=described,
     )
@@ -77,8 +81,21 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     serve.add_argument("--port", type=_whole(0, 65535), default=4000, help="port to listen on (default: %(default)s)")
     serve.add_argument("--workers", type=_whole(1, 64), default=1, help="worker processes (default: %(default)s)")
-    serve.add_argument("rest", nargs="*", metavar="-- …", help="more arguments for litellm")
+    serve.add_argument("rest", nargs="*", metavar="-- ARGS", help="arguments for litellm")
     serve.set_defaults(run=_serve)
+    mcp = commands.add_parser(
+        "mcp",
+        help="serve the search tools over stdio, on the gateway's host",
+        description="An MCP server on standard input and output, for agents on this machine. Over HTTP the gateway serves "
+        "the same tools at /v1/mcp/openmem.",
+    )
+    mcp.add_argument(
+        "--tenant",
+        default="",
+        help="whose sessions: user:ID, key:HASH, team:ID, operator, local (default: the only one)",
+    )
+    mcp.add_argument("--state-dir", default="", help="the gateway's state_dir (default: as the gateway finds it)")
+    mcp.set_defaults(run=_mcp)
     return main
 
 
@@ -104,6 +121,13 @@ def _serve(given: argparse.Namespace) -> NoReturn:
     launch = plan(given, _environment())
     print("\n".join(greeting(launch)), flush=True)
     os.execve(launch.command[0], list(launch.command), dict(launch.environ))  # noqa: S606 - no shell wanted
+
+
+def _mcp(given: argparse.Namespace) -> NoReturn:
+    """Becomes the server, which is an edge of its own and takes a second to import."""
+    command = [sys.executable, "-m", "openmem_hook.mcp_server", "--tenant", given.tenant]
+    command += ["--state-dir", given.state_dir] if given.state_dir else []
+    os.execve(command[0], command, _environment())  # noqa: S606 - no shell wanted
 
 
 def _environment() -> dict[str, str]:
@@ -136,7 +160,7 @@ def plan(given: argparse.Namespace, environ: Mapping[str, str]) -> Launch:
 def greeting(launch: Launch) -> Iterator[str]:
     """What a person reads before the gateway's own lines. Never a key."""
     yield f"openmem {__version__}: gateway on {launch.address} with {launch.config}"
-    key = f"${MASTER_KEY}"
+    key = f"${MASTER_KEY}" if launch.environ.get(MASTER_KEY) else "…"
     if launch.key_file is not None:
         yield f"master key: in {launch.key_file} (mode 600)"
         key = f"$(cat {shlex.quote(str(launch.key_file))})"

@@ -386,19 +386,26 @@ class Compactor:
             live.file.failed(error)
             raise
         finally:
-            if live.state.behind and not live.indexing:
-                live.indexing = True
-                self._after.submit(self._catch_up, live)
+            if live.state.behind and not live.tidying:
+                live.tidying = True
+                self._after.submit(self._tidy, live)
 
-    def _catch_up(self, live: Live) -> None:
-        """Index what a request left over, behind it. A failure leaves the rest to the session's next request."""
+    def _tidy(self, live: Live) -> None:
+        """What requests left over, behind them. A failure leaves the rest to the session's next request."""
         try:
             with contextlib.suppress(sqlite3.Error, OSError, StoreError, SessionBusyError):
-                while live.state.behind:
-                    with live.held():
-                        sessions.index_more(live.database(), live.state)
+                for chore in sessions.CHORES:
+                    self._until_done(live, chore)
+                live.state.behind, live.state.writes = False, 0
         finally:
-            live.indexing = False
+            live.tidying = False
+
+    def _until_done(self, live: Live, chore: sessions.Chore) -> None:
+        """Requests of the session come in between."""
+        done = False
+        while not done:
+            with live.held():
+                done = chore(live.database())
 
     def _touch(self, live: Live, request: Request) -> bool:
         """The session is in use: told to the catalog once a minute, before anything is written, so that retention
@@ -452,7 +459,7 @@ class Compactor:
                 history=replace(draft.history, messages=()),
                 sent=draft.sent,
                 cut="" if draft.standing is None else draft.standing.cut.id,
-                start=draft.history.lead if draft.standing is None else draft.standing.index + 1,
+                start=estimate.first_paid(draft.history, draft.standing),
                 full=estimate.full(draft.history, draft.sent, draft.standing, scale),
                 scale=scale,
             ),
@@ -481,14 +488,15 @@ class Compactor:
                 self._pending.popitem(last=False)
 
     def _replayed_aside(self, request: Request, history: History, live: Live | None) -> Outcome:
-        """A title, a probe or a client's own compaction: untouched, but for a cut it can't fit without."""
-        if live is None or not live.state.cuts:
+        """A title, a probe or a client's own compaction: untouched, but for edits it can't fit without."""
+        if live is None or not (live.state.cuts or live.state.swaps):
             return Outcome(request.body)
         known = _known(live.state, tokens.starting(request.model), 0.0, request.model)
         draft = find(Draft(request.adapter, history, Rules(0, None, request.limits, False), known, live.name, Memo()))
-        if draft.standing is None:
+        swapped = {key for key, _ in draft.swaps}
+        if draft.standing is None and swapped.isdisjoint(draft.history.keys):
             return Outcome(request.body)
-        return Outcome(finish(draft, request.body), trimmed=True)
+        return Outcome(finish(draft, request.body), trimmed=draft.standing is not None)
 
     def _is_strange(self, folder: str, name: str, history: History) -> bool:
         """Off, and nothing known of this history: it is not looked at, stored or changed. What is known goes on

@@ -89,9 +89,9 @@ class History:
 
     `messages`, `facts`, `keys` (row key of each message: its fingerprint, or an aside key) and `chain` (the
     fingerprint after each message) run in parallel. The first `lead` messages are the system prompt in
-    message form, or stand before a provider's compaction: they are always sent as the client sent them. The
-    first `folded` of them cost nothing: the compaction stands for them. `deferred` are the tools that the model
-    knows only by a reference to them in the history.
+    message form: they are always sent as the client sent them. Messages from there to `folded` cost nothing: a
+    provider's compaction stands there in their place. No new edit touches anything before `fixed`, which is `lead`
+    or the end of that compaction. `deferred` are the tools that the model knows only by a reference to them.
     `overhead` are the sizes of system prompt and tools, `overhead_bytes` their JSON length.
     """
 
@@ -107,6 +107,7 @@ class History:
     deferred: frozenset[str]
     must_start_with_thinking: bool
     folded: int = 0
+    fixed: int = 0
 
     def __len__(self) -> int:
         return len(self.keys)

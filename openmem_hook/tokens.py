@@ -320,7 +320,7 @@ def _fixed(sizes: Sizes) -> float:
 def _vector(sizes: Sizes) -> Vector:
     thought = sizes.thinking * THINKING_TOKENS + sizes.opaque * OPAQUE_TOKENS
     other = sizes.wide * WIDE_TOKENS + sizes.calls * CALL_TOKENS + sizes.parts * PART_TOKENS
-    return float(sizes.words), float(sizes.marks), thought, other
+    return sizes.words, sizes.marks, thought, other
 
 
 def _dot(one: Sequence[float], two: Sequence[float]) -> float:

@@ -17,7 +17,7 @@ from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.watch import Watch
 
-pytest_plugins = ["tests.gateway"]
+pytest_plugins = ["tests.gateway", "tests.followed"]
 
 CALL_TYPES = {"anthropic": "anthropic_messages", "chat": "acompletion", "responses": "aresponses"}
 

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.gateway import TRIM_AT, Gateway, Upstream, events, stored, until
+import httpx
+import pytest
+
+from tests.gateway import TRIM_AT, Gateway, Upstream, bearer, events, stored, until
 from tests.kit.agent import Agent
+from tests.kit.clients import ClaudeCode, Codex, OpenCode
 from tests.walk import normal
 
 Json = dict[str, Any]
 
 STEP = 128
 """Tokens in which an automatic cache counts."""
+SLACK = {"anthropic": 1.005, "chat": 1.005, "responses": 1.025}
+"""How far a prompt may be over its limit: an estimate that decides is off by half a percent, as the design grades
+it. The kit goes on counting the reasoning of finished turns, which the provider that it plays does not."""
+CLIENTS: dict[str, tuple[type[Agent], str]] = {
+    "claude": (ClaudeCode, "claude-kit"),
+    "codex": (Codex, "gpt-kit"),
+    "opencode": (OpenCode, "local-kit"),
+}
+"""Each client and the model it asks for."""
 
 
 class Followed:
@@ -58,14 +73,16 @@ class Followed:
         assert not refused, refused
 
     def bounded(self) -> None:
-        largest = max(note["prompt_tokens"] for note in self.answered)
-        assert largest <= TRIM_AT, f"a prompt of {largest} tokens"
+        over = [
+            note["prompt_tokens"] for note in self.answered if note["prompt_tokens"] > TRIM_AT * SLACK[note["route"]]
+        ]
+        assert not over, f"prompts over {TRIM_AT}: {over}"
 
     def cached(self) -> None:
         """The cache held all of the request before, but once for each trim."""
         missed = [at for at in range(1, len(self.answered)) if self._missed(at)]
-        trims = [event for event in self.events("trim")]
-        assert len(missed) == len(trims), f"missed at {missed}, {len(trims)} trims"
+        trims = len(self.events("trim"))
+        assert len(missed) == trims, f"missed at {missed}, {trims} trims"
 
     def _missed(self, at: int) -> bool:
         before, now = self.answered[at - 1]["prompt_tokens"], self.answered[at]
@@ -87,7 +104,7 @@ class Followed:
     def counted(self) -> None:
         """One usage record for each answer, with the provider's numbers."""
         until(lambda: len(self.events("usage")) >= len(self.answered), f"usage of {self.tag}")
-        assert Counter(map(_of_record, self.events("usage"))) == Counter(map(_of_provider, self.answered))
+        assert Counter(map(of_record, self.events("usage"))) == Counter(map(of_provider, self.answered))
 
 
 def messages_of(body: Json) -> list[Any]:
@@ -95,11 +112,31 @@ def messages_of(body: Json) -> list[Any]:
     return held
 
 
-def _of_provider(note: Json) -> tuple[int, int, int | None]:
+def of_provider(note: Json) -> tuple[int, int, int | None]:
     cache = note["cache"]
     written = cache["written_5m"] + cache["written_1h"] if note["route"] == "anthropic" else None
     return note["prompt_tokens"], cache["read"], written
 
 
-def _of_record(usage: Json) -> tuple[int, int, int | None]:
+def of_record(usage: Json) -> tuple[int, int, int | None]:
     return usage["prompt_tokens"], usage["cache_read"], usage["cache_write"]
+
+
+@pytest.fixture
+def follow(http: httpx.AsyncClient, gateway: Gateway, upstream: Upstream) -> Callable[..., Followed]:
+    """Begins a session at the gateway that all tests share: `follow("claude", "tag-some", stream=False)`."""
+    return partial(begin, http, gateway, upstream)
+
+
+def begin(
+    http: httpx.AsyncClient,
+    gateway: Gateway,
+    upstream: Upstream,
+    client: str,
+    tag: str,
+    who: str = "alice",
+    **options: Any,
+) -> Followed:
+    kind, model = CLIENTS[client]
+    options = {"model": model, "session": tag, "headers": bearer(who), **options}
+    return Followed(kind(http, **options), tag, upstream, gateway)

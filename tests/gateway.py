@@ -18,6 +18,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,12 @@ import os
 from litellm.proxy._types import UserAPIKeyAuth
 
 WHO = {who!r}
-Path(__file__).with_name(f"worker-{{os.getpid()}}").touch()
+MARK = Path(__file__).with_name(f"worker-{{os.getpid()}}")
+MARK.touch()
 
 async def check(request, api_key):
+    with MARK.open("a") as mark:
+        mark.write(".")
     if api_key not in WHO:
         raise PermissionError("no such key")
     return UserAPIKeyAuth(api_key=api_key, **WHO[api_key])
@@ -107,9 +111,7 @@ class Gateway:
     """The `litellm` command with a configuration, in a process group and on a port of its own. It keeps its
     folder and port over restarts; `log` is all it ever wrote."""
 
-    def __init__(
-        self, folder: Path, config: Json, *, workers: int = 1, environ: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, folder: Path, config: Json, *, workers: int = 1, environ: dict[str, str] | None = None) -> None:
         self.folder, self.workers = folder, workers
         self.address = f"http://127.0.0.1:{free_port()}"
         self.store = folder / "state" / "context"
@@ -154,6 +156,10 @@ class Gateway:
         told = [int(mark.name.removeprefix("worker-")) for mark in self.folder.glob("worker-*")]
         parent = self.process.pid if self.process is not None and self.workers > 1 else 0
         return sorted(pid for pid in told if pid != parent and _lives(pid))
+
+    def served(self) -> list[int]:
+        """How many requests each worker that lives has served."""
+        return [(self.folder / f"worker-{pid}").stat().st_size for pid in self.worker_ids()]
 
     # --- what the plugin kept ----------------------------------------------------------------------------
 
@@ -212,14 +218,20 @@ TAG = re.compile(rb"tag-\w+")
 
 
 class Upstream(Provider):
-    """The strict provider, noting for each request the first `tag-…` in it: tests name their sessions so."""
+    """The strict provider, noting for each request the first `tag-…` in it: tests name their sessions so.
+    Streams of the sessions in `silent` end without usage, as those of some local servers do."""
 
-    address = ""
+    def __init__(self) -> None:
+        super().__init__()
+        self.address = ""
+        self.silent: set[str] = set()
 
     def handle(self, fmt: Format, raw: bytes, headers: dict[str, str], now: float) -> Reply:
         reply = super().handle(fmt, raw, headers, now)
         found = TAG.search(raw)
-        self.log[-1]["tag"] = found[0].decode() if found else ""
+        self.log[-1]["tag"] = tag = found[0].decode() if found else ""
+        if tag in self.silent:
+            return replace(reply, events=tuple(event for event in reply.events if not event[1].get("usage")))
         return reply
 
     def requests(self, tag: str) -> list[Json]:
@@ -233,6 +245,15 @@ def serving(gateway: Gateway) -> Iterator[Gateway]:
         yield gateway
     finally:
         gateway.stop()
+        assert_discreet(gateway)
+
+
+def assert_discreet(gateway: Gateway) -> None:
+    """Whatever happened: no text of a message and no key is in the log."""
+    log = gateway.log.read_text(errors="replace")
+    keys = [UPSTREAM_KEY, *(key_of(name) for name in [*IDENTITIES, "master"])]
+    found = [word for word in [*keys, "tag-"] if word in log]
+    assert not found, f"in the gateway's log: {found}"
 
 
 @pytest.fixture(scope="session")

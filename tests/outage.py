@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -309,6 +309,63 @@ def deleted(*paths: Path) -> Iterator[None]:
 
 def _files(path: Path) -> list[Path]:
     return [path.with_name(path.name + side) for side in ("", "-wal", "-shm")]
+
+
+class Failing(sqlite3.Connection):
+    """A connection whose statements fail while `strike` says so, or take long."""
+
+    strike: ClassVar[Callable[[str], None] | None] = None
+
+    def execute(self, sql: str, *given: Any) -> sqlite3.Cursor:  # type: ignore[override]
+        self._try(sql)
+        return super().execute(sql, *given)
+
+    def executemany(self, sql: str, *given: Any) -> sqlite3.Cursor:  # type: ignore[override]
+        self._try(sql)
+        return super().executemany(sql, *given)
+
+    def _try(self, sql: str) -> None:
+        strike = type(self).strike
+        if strike is not None:
+            strike(sql)
+
+
+@contextmanager
+def striking(strike: Callable[[str], None]) -> Iterator[None]:
+    """Every statement on a `Failing` connection asks `strike` first."""
+    Failing.strike = staticmethod(strike)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        Failing.strike = None
+
+
+def error(name: str) -> sqlite3.Error:
+    """SQLite's error of this name, as Python raises it."""
+    damage = name in ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+    made = sqlite3.DatabaseError(name) if damage else sqlite3.OperationalError(name)
+    made.sqlite_errorcode, made.sqlite_errorname = getattr(sqlite3, name), name
+    return made
+
+
+def failing(name: str, stage: str) -> AbstractContextManager[None]:
+    """Statements that begin with `stage` fail with this error."""
+
+    def strike(sql: str) -> None:
+        if sql.startswith(stage):
+            raise error(name)
+
+    return striking(strike)
+
+
+def slow(seconds: float, stage: str) -> AbstractContextManager[None]:
+    """Statements that begin with `stage` take so long."""
+
+    def strike(sql: str) -> None:
+        if sql.startswith(stage):
+            time.sleep(seconds)
+
+    return striking(strike)
 
 
 STRIKES: dict[str, Strike] = {

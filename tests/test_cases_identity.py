@@ -417,7 +417,7 @@ async def test_a_retry_is_not_trimmed_by_what_the_first_try_was_reported_to_cost
     new_hook: NewHook, fmt: Format
 ) -> None:
     hook = new_hook(**SMALL)
-    talk, requests = Conversation(hook, "one"), grown(fmt)[:6]
+    talk, requests = Conversation(hook, "one"), grown(fmt)[:11]
     for request in requests[:-1]:
         first = await talk.send(request)
     await talk.report(9_000)

@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-import httpx
 import pytest
 
-from tests.followed import Followed
-from tests.gateway import Gateway, Upstream, bearer
-from tests.kit.agent import Agent
-from tests.kit.clients import ClaudeCode, Codex, OpenCode
+from tests.followed import CLIENTS
 
 pytestmark = pytest.mark.e2e
-
-CLIENTS: dict[str, tuple[type[Agent], str]] = {
-    "claude": (ClaudeCode, "claude-kit"),
-    "codex": (Codex, "gpt-kit"),
-    "opencode": (OpenCode, "local-kit"),
-}
-
-
-@pytest.fixture
-def follow(http: httpx.AsyncClient, gateway: Gateway, upstream: Upstream) -> Any:
-    """Begins a session: `follow("claude", "tag-some", stream=False)`."""
-
-    def begin(client: str, tag: str, who: str = "alice", **options: Any) -> Followed:
-        kind, model = CLIENTS[client]
-        options = {"model": model, "session": tag, "headers": bearer(who), **options}
-        return Followed(kind(http, **options), tag, upstream, gateway)
-
-    return begin
 
 
 async def test_long_sessions_of_every_client_run_side_by_side(follow) -> None:
@@ -40,3 +17,17 @@ async def test_long_sessions_of_every_client_run_side_by_side(follow) -> None:
     for session in running:
         session.holds()
         assert len(session.events("trim")) >= 2
+
+
+@pytest.mark.parametrize(
+    ("client", "model"),
+    [("claude", "gpt-kit"), ("codex", "claude-kit"), ("opencode", "claude-kit"), ("opencode", "gpt-kit")],
+)
+async def test_a_trimmed_session_stays_legal_when_the_gateway_translates_it(follow, client: str, model: str) -> None:
+    """The plugin sees the client's format, the provider gets its own."""
+    session = follow(client, f"tag-{client}-on-{model}", model=model)
+    await session.turns(3)
+    session.accepted()
+    session.bounded()
+    session.kept()
+    assert session.events("trim")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from openmem_hook.messages import Facts, History
 
@@ -17,27 +18,23 @@ _OPENS_TURN = ("typed", "recap", "notice", "summarise")
 def closed(facts: Sequence[Facts]) -> list[bool]:
     """For each place 0..n: no call before it is answered at or after it."""
     open_calls: dict[str, list[int]] = {}
-    answered_at = [0] * len(facts)
+    change = [0] * (len(facts) + 1)
     for i, fact in enumerate(facts):
         for call in fact.calls:
             open_calls.setdefault(call, []).append(i)
         for answer in fact.answers:
             made = open_calls.get(answer)
             if made:
-                answered_at[made.pop()] = i
-    reach, out = -1, [True]
-    for i in range(len(facts)):
-        reach = max(reach, answered_at[i])
-        out.append(reach <= i)
-    return out
+                change[made.pop() + 1] += 1
+                change[i + 1] -= 1
+    return [not waiting for waiting in accumulate(change)]
 
 
-def legal(history: History) -> list[bool]:
-    """For each place 0..n: a tail may start there."""
+def legal(history: History, ends: Sequence[bool]) -> list[bool]:
+    """For each place 0..n: a tail may start there. `ends` says where `closed` does."""
     facts = history.facts
-    ends = closed(facts)
     out = [False] * (len(facts) + 1)
-    for i in range(history.lead, len(facts) + 1):
+    for i in range(history.fixed, len(facts) + 1):
         out[i] = ends[i] and (i == len(facts) or _starts(facts, i))
     return out
 

@@ -73,11 +73,12 @@ def per_message(
     history: History, sent: Sequence[Facts], scale: Scale, start: int = 0, end: int | None = None
 ) -> list[float]:
     """Tokens of each message from `start` to `end` as it would go out. With `drops_thinking`, turns before the
-    last count without."""
+    last count without; what a compaction stands for costs nothing."""
     edge = last_typed(history) if scale.drops_thinking else 0
+    nothing = range(history.lead, history.folded)
     costs = scale.costs(history.keys[start:end], sent[start:end])
     return [
-        cost - (scale.thought(fact) if i < edge and fact.has_thinking else 0.0)
+        0.0 if i in nothing else cost - (scale.thought(fact) if i < edge and fact.has_thinking else 0.0)
         for i, (cost, fact) in enumerate(zip(costs, sent[start:end], strict=True), start)
     ]
 
@@ -88,17 +89,30 @@ def last_typed(history: History, end: int | None = None) -> int:
     return next((i for i in range(stop - 1, -1, -1) if history.facts[i].kind == "typed"), 0)
 
 
+def first_paid(history: History, standing: Standing | None) -> int:
+    """Index of the first message after the head, or after a compaction, that a report can have paid for."""
+    start = history.lead if standing is None else standing.index + 1
+    return max(start, history.folded + 1) if history.folded else start
+
+
+def head(history: History, standing: Standing | None, scale: Scale) -> float:
+    """Tokens of what stands in place of the history up to the anchor."""
+    if standing is None or standing.index < history.folded:
+        return 0.0
+    return tokens.estimate(scale.calibration, standing.cut.head_sizes)
+
+
 def full(history: History, sent: Sequence[Facts], standing: Standing | None, scale: Scale) -> float:
     """The whole request priced message by message, without `offset`."""
     start = history.lead if standing is None else standing.index + 1
-    head = 0.0 if standing is None else tokens.estimate(scale.calibration, standing.cut.head_sizes)
-    lead = sum(per_message(history, sent, scale, history.folded, history.lead))
-    return scale.overhead(history) + lead + head + sum(per_message(history, sent, scale, start))
+    lead = sum(per_message(history, sent, scale, 0, history.lead))
+    tail = sum(per_message(history, sent, scale, start))
+    return scale.overhead(history) + lead + head(history, standing, scale) + tail
 
 
 def total(history: History, sent: Sequence[Facts], standing: Standing | None, scale: Scale) -> float:
     """Prompt tokens of the request as it would go out."""
-    start = history.lead if standing is None else standing.index + 1
+    start = first_paid(history, standing)
     cut_id = "" if standing is None else standing.cut.id
     for i in range(len(history) - 1, max(start - 2, -1), -1):
         report = scale.reports.get((history.keys[i], cut_id))

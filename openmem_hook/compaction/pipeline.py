@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from openmem_hook import fingerprint, tokens
-from openmem_hook.compaction import estimate, trim
+from openmem_hook.compaction import estimate, trim, wording
 from openmem_hook.compaction.edits import Cut, Standing, Swap, SwapMap, apply, sent_message
 from openmem_hook.compaction.estimate import Scale
 from openmem_hook.compaction.freeze import freeze
@@ -98,11 +98,27 @@ def compress(draft: Draft) -> Draft:
         return draft
     made = []
     known = draft.known
-    for i in range(_start(draft), len(draft.history)):
+    for i in range(max(_start(draft), draft.history.fixed, _answered(draft)), len(draft.history)):
         key = draft.history.keys[i]
         if key not in known.scale.measured and key not in known.sent:
             made += _swaps(draft, i, limit, max(int(limit * SHORT_SHARE), SHORTEST), "size")
     return _with_swaps(draft, made)
+
+
+def _answered(draft: Draft) -> int:
+    """In a line that is known: index of the newest model output before the end. What stands before it was sent, else
+    nothing had answered it; without a row it went past the store, raw."""
+    facts, keys, lead = draft.history.facts, draft.history.keys, draft.history.lead
+    if not any(key in draft.known.scale.measured for key in keys[lead:]):
+        return 0
+    at = len(facts)
+    while at > lead and facts[at - 1].role == "assistant":  # what the client began in the model's stead
+        at -= 1
+    while at > lead and facts[at - 1].role != "assistant":
+        at -= 1
+    while at > lead and facts[at - 1].role == "assistant":
+        at -= 1
+    return at
 
 
 def _start(draft: Draft) -> int:
@@ -116,12 +132,21 @@ def _swaps(draft: Draft, index: int, over: int, cap: int, reason: str) -> list[S
     parts = {part.call_id: part for part in draft.adapter.parts_of(draft.history.messages[index])}
     made = []
     for slot in fact.results:
-        if slot.chars > over:
+        if slot.chars > over and not (reason == "size" and _asked_of_us(draft.history, index, slot.call_id)):
             result_id = fingerprint.short_id(fact.digest, slot.call_id)
             text = shorten(parts[slot.call_id].text, result_id, cap)
             if text is not None:
                 made.append(Swap(key, slot.call_id, result_id, text, reason))
     return made
+
+
+def _asked_of_us(history: History, index: int, call_id: str) -> bool:
+    """What an agent reads back with our own tools is not shortened again: it could never be read whole."""
+    for at in range(index - 1, -1, -1):
+        fact = history.facts[at]
+        if call_id in fact.calls:
+            return wording.is_own_tool(fact.tool_names[fact.calls.index(call_id)])
+    return False
 
 
 def _with_swaps(draft: Draft, made: Sequence[Swap]) -> Draft:
@@ -162,7 +187,8 @@ def cut(draft: Draft) -> Draft:
     choice = trim.choose(draft.history, weights, _target(draft, reason))
     gain = 0.0 if choice is None else _gain(draft, choice, weights.tokens)
     if choice is None or not _worth(draft, choice, reason, gain):
-        return replace(draft, note_event="nothing_to_trim", reason=reason if reason == "hard" else "")
+        told = "nothing_to_trim" if choice is None or gain <= 0 or reason == "forced" else ""
+        return replace(draft, note_event=told, reason=reason if reason == "hard" else "")
     made = freeze(draft.adapter, draft.history, choice, draft.swaps, draft.session, reason, len(draft.known.cuts) + 1)
     gone = {draft.history.keys[i] for i in range(choice.anchor + 1)}
     left = tuple(swap for swap in draft.new_swaps if swap.key not in gone or _is_kept(draft, choice, swap))
@@ -258,9 +284,7 @@ def _over_size(draft: Draft) -> bool:
 
 def _gain(draft: Draft, choice: trim.Choice, costs: Sequence[float]) -> float:
     """Tokens the request loses by a cut, against the standing edits."""
-    scale, standing = draft.known.scale, draft.standing
-    head = 0.0 if standing is None else tokens.estimate(scale.calibration, standing.cut.head_sizes)
-    now = head + sum(costs[_start(draft) :])
+    now = estimate.head(draft.history, draft.standing, draft.known.scale) + sum(costs[_start(draft) :])
     then = trim.POINTER_TOKENS + sum(costs[i] for i in choice.kept) + sum(costs[choice.anchor + 1 :])
     return now - then
 
@@ -285,7 +309,8 @@ def squeeze(draft: Draft) -> Draft:
     if not draft.rules.new_edits or draft.reason != "hard" or not _still_over(draft):
         return draft
     for cap in SQUEEZE:
-        order = sorted(range(_start(draft), len(draft.history)), key=lambda i: -max_chars(draft.history.facts[i]))
+        places = range(max(_start(draft), draft.history.fixed), len(draft.history))
+        order = sorted(places, key=lambda i: -max_chars(draft.history.facts[i]))
         made = [swap for i in order for swap in _swaps(draft, i, cap * 5 // 4, cap, "hard")]
         fresh = [swap for swap in made if draft.swaps.get((swap.key, swap.call_id)) != swap]
         draft = _until_under(draft, fresh)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,10 @@ class NewRow:
 class Event:
     kind: str
     data: Mapping[str, Any]
+
+    def as_json(self) -> str:
+        """Its data without a blank too many: one is written with every request, twice."""
+        return json.dumps(self.data, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +205,6 @@ def _trim_numbers(draft: Draft) -> dict[str, Any]:
     }
 
 
-def _forced_for_nothing(draft: Draft) -> bool:
-    return any(fact.forces for fact in draft.history.facts[-3:])
-
-
 def savings_of(draft: Draft) -> Savings | None:
     """What the edits keep out of this request."""
     if draft.standing is None and not draft.swaps:
@@ -226,10 +227,10 @@ def events_of(draft: Draft, about: Mapping[str, Any]) -> list[Event]:
     for swap in draft.new_swaps:
         if swap.reason == "size":
             found.append(Event("compression", {**about, "id": swap.id, "chars_after": len(swap.text)}))
-    if draft.new_cut is not None or any(swap.reason == "hard" for swap in draft.new_swaps):
+    if trimmed := draft.new_cut is not None or any(swap.reason == "hard" for swap in draft.new_swaps):
         found.append(Event("trim", {**about, **_trim_numbers(draft)}))
     if draft.reason == "forced" and draft.new_cut is not None:
         found.append(Event("forced", about))
-    if draft.note_event and not found and _forced_for_nothing(draft):
+    if draft.note_event and not trimmed and draft.history.keys[-1] not in draft.known.scale.measured:
         found.append(Event("nothing_to_trim", {**about, "estimate": round(draft.estimate)}))
     return found

@@ -7,10 +7,11 @@ fingerprint, so that everything after it has its old names again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from openmem_hook import fingerprint
+from openmem_hook.compaction.boundaries import closed
 from openmem_hook.compaction.edits import Cut, Standing
 from openmem_hook.messages import History
 
@@ -23,36 +24,40 @@ def find_standing(
 ) -> tuple[History, Standing | None]:
     """The deepest cut that applies, and the history with the names its messages have under it.
 
-    `cuts` by anchor fingerprint. `known` maps digests of stored messages to their row keys.
+    `cuts` by anchor fingerprint. A call that had no answer when it was cut away may get one later: then that cut
+    applies no more. `known` maps digests of stored messages to their row keys.
     """
     if not cuts:
         return history, None
-    best = _exact(history, cuts, history.lead)
+    ends = closed(history.facts)
+    best = _exact(history, cuts, history.lead, ends)
     while True:
         start = history.lead if best is None else best.index + 1
-        found = _drifted(history, cuts.values(), start, followers)
+        found = _drifted(history, cuts.values(), start, followers, ends)
         if found is None:
             return history, best
         history = _rebased(history, found, known)
-        best = _exact(history, cuts, found.index) or found
+        best = _exact(history, cuts, found.index, ends) or found
 
 
-def _exact(history: History, cuts: Mapping[bytes, Cut], start: int) -> Standing | None:
+def _exact(history: History, cuts: Mapping[bytes, Cut], start: int, ends: Sequence[bool]) -> Standing | None:
     for i in range(len(history) - 1, start - 1, -1):
         cut = cuts.get(history.keys[i])
-        if cut is not None and history.facts[i].identifies:
+        if cut is not None and history.facts[i].identifies and ends[i + 1]:
             return Standing(cut, i)
     return None
 
 
-def _drifted(history: History, cuts: Iterable[Cut], start: int, followers: Followers) -> Standing | None:
+def _drifted(
+    history: History, cuts: Iterable[Cut], start: int, followers: Followers, ends: Sequence[bool]
+) -> Standing | None:
     exact = set(history.keys)
     wanted = {cut.anchor_digest: cut for cut in cuts if cut.anchor not in exact}
     if not wanted:
         return None
     for i in range(len(history) - 1, start - 1, -1):
         fact = history.facts[i]
-        cut = wanted.get(fact.digest) if fact.identifies else None
+        cut = wanted.get(fact.digest) if fact.identifies and ends[i + 1] else None
         if cut is not None and _same_place(history, i, cut, followers) and _shows(history, i, cut):
             return Standing(cut, i)
     return None

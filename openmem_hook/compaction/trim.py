@@ -59,14 +59,14 @@ class Target:
 def choices(history: History) -> Iterator[Choice]:
     """Legal cuts from the first choice to the deepest."""
     facts = history.facts
-    allowed = boundaries.legal(history)
     ends = boundaries.closed(facts)
+    allowed = boundaries.legal(history, ends)
     first = _first_typed(history)
     if first is None:
         yield from _without_typed(history, allowed)
         return
     edge = _after_system(facts, first + 1)
-    preamble = _preamble(history, first, edge)
+    preamble = (*_compaction(history), *_preamble(history, first, edge))
     turn = max((i for i in range(first, len(facts)) if facts[i].kind == "typed"), default=first)
     reply = _reply(history, edge, turn, ends, allowed)
     typed = () if turn == first else (turn, *range(turn + 1, _after_system(facts, turn + 1)))
@@ -84,20 +84,32 @@ def choices(history: History) -> Iterator[Choice]:
 def _first_typed(history: History) -> int | None:
     """The first typed message; where exchanges stand before it, the message that set them off."""
     facts = history.facts
-    places = range(history.lead, len(history))
+    places = range(history.fixed, len(history))
     typed = next((i for i in places if facts[i].kind in ("typed", "mixed")), None)
     asked = [i for i in places if facts[i].role == "user" and not facts[i].answers]
     if typed is None:
         return next(iter(asked), None)
-    called = next((i for i in range(history.lead, typed) if facts[i].calls), typed)
-    return typed if called == typed else max((i for i in asked if i < called), default=typed)
+    called = next((i for i in range(history.fixed, typed) if facts[i].calls), typed)
+    opener = history.fixed if facts[history.fixed].answers else typed  # of a history whose beginning is lost
+    return typed if called == typed else max((i for i in asked if i < called), default=opener)
+
+
+def _compaction(history: History) -> tuple[int, ...]:
+    """A provider's compaction with what belongs to it, after the words a history has to begin with."""
+    facts, lead = history.facts, history.lead
+    if history.fixed == lead:
+        return ()
+    ends = boundaries.closed(facts)
+    start = next(i for i in range(history.folded, lead - 1, -1) if ends[i] and (i == lead or facts[i - 1].kind != "reasoning"))
+    begins = start > lead and facts[lead].role == "user" and not facts[lead].answers
+    return (*range(lead, lead + begins), *range(start, history.fixed))
 
 
 def _preamble(history: History, first: int, edge: int) -> tuple[int, ...]:
     """Everything up to the first typed message, without the exchanges that no message of a user set off."""
-    exchanges = [o for o in boundaries.outputs(history, history.lead) if o.calls and o.end <= first]
+    exchanges = [o for o in boundaries.outputs(history, history.fixed) if o.calls and o.end <= first]
     dropped = {i for o in exchanges for i in range(o.first, o.end)}
-    return tuple(i for i in range(history.lead, edge) if i not in dropped)
+    return tuple(i for i in range(history.fixed, edge) if i not in dropped)
 
 
 def _after_system(facts: Sequence[Facts], at: int) -> int:
@@ -166,18 +178,19 @@ def _pinned(history: History, at: int) -> list[int]:
     """Messages of exchanges before `at` that must stay: tool references in use, signed items of a provider."""
     facts = history.facts
     wanted = history.deferred.intersection(name for fact in facts[at:] for name in fact.tool_names)
-    marked = [i for i in range(history.lead, at) if facts[i].signed or wanted.intersection(facts[i].references)]
+    marked = [i for i in range(history.fixed, at) if facts[i].signed or wanted.intersection(facts[i].references)]
     if not marked:
         return []
-    whole = {i: range(o.first, o.end) for o in boundaries.outputs(history, history.lead) for i in range(o.first, o.end)}
+    outputs = boundaries.outputs(history, history.fixed)
+    whole = {i: range(o.first, o.end) for o in outputs for i in range(o.first, o.end)}
     return sorted({j for i in marked for j in whole.get(i, range(i, i + 1)) if j < at})
 
 
 def _without_typed(history: History, allowed: Sequence[bool]) -> Iterator[Choice]:
     """Nothing typed is left to carry the pointer (a compaction stands before a running turn): it stands alone."""
-    for at in _starts(history, allowed, history.lead):
-        if at > history.lead:
-            yield Choice((), None, at - 1, history.lead)
+    for at in _starts(history, allowed, history.fixed):
+        if at > history.fixed and _opened(history, history.fixed, at, history.fixed, []) == []:
+            yield Choice(_compaction(history), None, at - 1, history.fixed)
 
 
 def choose(history: History, weights: Weights, target: Target) -> Choice | None:

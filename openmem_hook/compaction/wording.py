@@ -24,6 +24,8 @@ NOTE = (
 )
 NOTES = {1: NOTE}
 
+OWN_TOOLS = ("smart_compact_search", "smart_compact_sql", "smart_compact_get", "context_status")
+
 POINTER_CHARS = 3_700
 """About 1,500 tokens at 2.5 characters each, the size of a pointer that the design allows."""
 
@@ -36,6 +38,11 @@ def quoted(text: str, limit: int = _QUOTED_CHARS) -> str:
     flat = _CONTROL.sub(" ", text[: limit * 4]).strip()
     flat = flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"
     return flat.replace("<", "‹").replace(">", "›")
+
+
+def is_own_tool(name: str) -> bool:
+    """Whether a client calls one of our tools so; clients put the server's name before it."""
+    return name.endswith(OWN_TOOLS)
 
 
 @dataclass(frozen=True, slots=True)

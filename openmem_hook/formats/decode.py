@@ -20,8 +20,9 @@ def decode(adapter: Adapter, body: Mapping[str, Any], memo: Memo) -> History:
     """The body's messages with their facts and fingerprints. `memo` is read and added to."""
     messages = messages_of(adapter, body)
     facts = [remembered(adapter, raw, memo) for raw in messages]
-    lead, folded = _lead(adapter, messages, facts)
-    named = memo.named = _named(facts, adapter.lead_of(messages), memo.named)
+    lead = adapter.lead_of(messages)
+    folded, fixed = _compaction(facts, lead)
+    named = memo.named = _named(facts, lead, memo.named)
     sizes, size, names, deferred = _overhead(adapter, body, memo)
     if adapter.references_define:
         deferred |= {name for fact in facts for name in fact.references} - names
@@ -38,6 +39,7 @@ def decode(adapter: Adapter, body: Mapping[str, Any], memo: Memo) -> History:
         deferred=deferred,
         must_start_with_thinking=adapter.must_start_with_thinking(body),
         folded=folded,
+        fixed=fixed,
     )
 
 
@@ -60,16 +62,20 @@ def _named(facts: Sequence[Facts], first: int, last: Named) -> Named:
     return Named(facts, keys, chain, first)
 
 
-def _lead(adapter: Adapter, messages: Sequence[Raw], facts: Sequence[Facts]) -> tuple[int, int]:
-    """How many messages at the front no edit touches, and how many of them a provider's compaction replaces.
-    A compaction that ends in calls keeps the results after it."""
-    last = next((i for i in range(len(facts) - 1, -1, -1) if facts[i].kind == "compaction"), None)
-    if last is None:
-        return adapter.lead_of(messages), 0
-    lead, made = last + 1, set(facts[last].calls)
-    while lead < len(facts) and made.intersection(facts[lead].answers):
-        lead += 1
-    return lead, last
+def _compaction(facts: Sequence[Facts], lead: int) -> tuple[int, int]:
+    """Place of a provider's newest compaction (0: there is none), and where what belongs to it ends: the calls of
+    the same output keep their results."""
+    at = next((i for i in range(len(facts) - 1, -1, -1) if facts[i].kind == "compaction"), None)
+    if at is None:
+        return 0, lead
+    end, made = 0, set[str]()
+    reach = at + 1
+    while end < reach:
+        made = made.union(facts[end].calls).difference(facts[end].answers)
+        end += 1
+        if end == reach and made:
+            reach = 1 + next((i for i in range(end, len(facts)) if made.intersection(facts[i].answers)), reach - 1)
+    return at, reach
 
 
 def _overhead(

@@ -34,10 +34,10 @@ def hit_share(usages: list[Usage]) -> float | None:
 
 def read_usage(given: Any) -> Usage:
     """The usage of a response: its `usage` object or mapping, whatever the provider."""
-    told = _mapping(given)
+    told = mapping_of(given)
     if not told:
         return Usage()
-    details = _mapping(told.get("prompt_tokens_details")) or _mapping(told.get("input_tokens_details"))
+    details = mapping_of(told.get("prompt_tokens_details")) or mapping_of(told.get("input_tokens_details"))
     read = _first(
         told.get("cache_read_input_tokens"),
         details.get("cached_tokens"),
@@ -46,7 +46,7 @@ def read_usage(given: Any) -> Usage:
         told.get("cachedContentTokenCount"),
         told.get("prompt_cache_hit_tokens"),
     )
-    created = _mapping(told.get("cache_creation")) or _mapping(details.get("cache_creation_token_details"))
+    created = mapping_of(told.get("cache_creation")) or mapping_of(details.get("cache_creation_token_details"))
     hour = _count(created.get("ephemeral_1h_input_tokens"))
     parts = [n for n in (_count(created.get("ephemeral_5m_input_tokens")), hour) if n is not None]
     write = _first(
@@ -93,7 +93,7 @@ def _count(value: Any) -> int | None:
     return int(value)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def mapping_of(value: Any) -> Mapping[str, Any]:
     """A mapping of an object's fields that are set; pydantic models of any version, dicts, plain objects."""
     if isinstance(value, Mapping):
         return value

@@ -18,9 +18,10 @@ from litellm.integrations.custom_logger import CustomLogger
 from openmem_hook import config
 from openmem_hook.compactor import Compactor, Outcome, Request
 from openmem_hook.formats import adapter_for
-from openmem_hook.formats.usage import read_usage
-from openmem_hook.gateway import identity, models, startup
+from openmem_hook.gateway import identity, models, routes, startup
+from openmem_hook.gateway.reported import reported_usage
 from openmem_hook.gateway.watch import Watch
+from openmem_hook.tools import Desk
 
 
 class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no types
@@ -76,7 +77,7 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
         call_id = _call_id(kwargs)
         self.watch.answered(call_id, str(kwargs.get("call_type")))
         if call_id is not None:
-            await self.compactor.record_response(call_id, read_usage(_usage(kwargs, response)))
+            await self.compactor.record_response(call_id, await reported_usage(kwargs, response))
 
     async def _note_failures(self, kwargs: Mapping[str, Any], response: Any) -> None:  # noqa: ARG002
         events = self.watch.taken()
@@ -140,12 +141,6 @@ def _call_id(kwargs: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _usage(kwargs: Mapping[str, Any], response: Any) -> Any:
-    """The usage object of a response, or the one that the gateway put together for a stream."""
-    own = response.get("usage") if isinstance(response, Mapping) else getattr(response, "usage", None)
-    return own or kwargs.get("combined_usage_object")
-
-
 def _answer(data: dict[str, Any], outcome: Outcome) -> dict[str, Any]:
     """What the gateway goes on with; savings go where its own report looks for them, never into client metadata."""
     body = outcome.body if isinstance(outcome.body, dict) else dict(outcome.body)
@@ -181,4 +176,5 @@ def shared_handler() -> ContextHook:
             settings = config.resolve(base, header=None, key=None, team=None, model=None).settings
             compactor = Compactor(Path(settings.state_dir))
             _HANDLERS.append(ContextHook(base, compactor, Watch()))
+            routes.add_to(_proxy(), Desk(compactor.pool), settings.tenant)
         return _HANDLERS[0]

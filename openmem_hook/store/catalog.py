@@ -68,7 +68,7 @@ def record(
     with database.transaction(db):
         db.executemany(
             "INSERT INTO events (kind, created_at, session, data) VALUES (?, ?, ?, ?)",
-            [(event.kind, now, session, json.dumps(event.data)) for event in events],
+            [(event.kind, now, session, event.as_json()) for event in events],
         )
         for name, data in (rates or {}).items():
             db.execute("INSERT OR REPLACE INTO rates VALUES (?, ?, ?)", (name, data, now))

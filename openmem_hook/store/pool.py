@@ -82,8 +82,8 @@ class File:
 @dataclass(slots=True)
 class Live:
     """A session in this worker. `longest`: messages of its longest history, which bounds what `memo` may hold;
-    `catalogued`: the connection to the catalog through which all of its edits were indexed; `indexing`: what a
-    request left unindexed is being indexed."""
+    `catalogued`: the connection to the catalog through which all of its edits were indexed; `tidying`: what
+    requests left over is being done."""
 
     tenant: str
     name: str
@@ -91,7 +91,7 @@ class Live:
     state: SessionState = field(default_factory=SessionState)
     memo: Memo = field(default_factory=Memo)
     longest: int = 0
-    indexing: bool = False
+    tidying: bool = False
     catalogued: sqlite3.Connection | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -24,6 +24,8 @@ from openmem_hook.tokens import Sizes
 
 DICTIONARY_BYTES = 32_768
 """zlib looks back no further."""
+CHORES_EVERY = 8
+"""Decisions written, after which the indexes are merged and the log is emptied behind the request."""
 REPORTS_KEPT = 4_000
 """Newest reports loaded: forks and rewinds reach back, but not over thousands of requests."""
 
@@ -31,8 +33,8 @@ REPORTS_KEPT = 4_000
 @dataclass(slots=True)
 class SessionState:
     """What is known of a session. `sent`: keys of messages sent that the database doesn't hold; `ended`: edits it
-    holds that count no more; `behind`: some of its messages are not indexed yet. Dicts that a reader without the
-    lock walks through are replaced, not changed."""
+    holds that count no more; `writes`: decisions written since the last chores, `behind`: it is time for them.
+    Dicts that a reader without the lock walks through are replaced, not changed."""
 
     measured: dict[bytes, float | None] = field(default_factory=dict)
     digests: dict[bytes, bytes] = field(default_factory=dict)
@@ -47,6 +49,7 @@ class SessionState:
     adopted: Adopted = field(default_factory=Adopted)
     ended: frozenset[tuple[str, bytes, str]] = frozenset()
     behind: bool = False
+    writes: int = 0
     version: int = -1
 
     def followers(self, anchor: bytes) -> frozenset[bytes]:
@@ -86,7 +89,7 @@ def _carry(old: SessionState, fresh: SessionState) -> None:
     """What memory knows and the database doesn't hold: what was sent stays sent, whatever became of the file."""
     lost = [key for key in old.measured if key not in fresh.measured]
     old.sent.update(lost)
-    fresh.sent, fresh.behind = old.sent, old.behind
+    fresh.sent, fresh.behind, fresh.writes = old.sent, old.behind, old.writes
     cuts = [c for c in old.cuts.values() if c.anchor not in fresh.cuts and ("cut", c.anchor, "") not in fresh.ended]
     swaps = [s for k, s in old.swaps.items() if k not in fresh.swaps and ("swap", *k) not in fresh.ended]
     fresh.cuts.update({cut.anchor: cut for cut in cuts})
@@ -209,7 +212,8 @@ def claim(db: sqlite3.Connection, state: SessionState, write: Write, waiting: Wa
             _write_events(db, write.events, write.now)
         else:
             _show(db, [row.key for row in write.rows])
-    state.behind = behind
+    state.writes += 1
+    state.behind = behind or state.writes >= CHORES_EVERY
     if share == "all" and not waiting.written():
         _retract(db, state, write)
         share = "rows"
@@ -220,11 +224,25 @@ def claim(db: sqlite3.Connection, state: SessionState, write: Write, waiting: Wa
     raise AbandonedError
 
 
-def index_more(db: sqlite3.Connection, state: SessionState) -> None:
-    """Index a piece of what requests left over."""
+def _index_more(db: sqlite3.Connection) -> bool:
     with database.transaction(db):
-        done = fulltext.index(db, fulltext.PIECE_CHARS, least=1)
-    state.behind = not done
+        return fulltext.index(db, fulltext.PIECE_CHARS, least=1)
+
+
+def _merge_more(db: sqlite3.Connection) -> bool:
+    with database.transaction(db):
+        return fulltext.merge(db)
+
+
+def _empty_log(db: sqlite3.Connection) -> bool:
+    db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    return True
+
+
+Chore = Callable[[sqlite3.Connection], bool]
+CHORES: tuple[Chore, ...] = (_index_more, _merge_more, _empty_log)
+"""What requests leave over, in order: each done in pieces, until it says that nothing is left. In a request, merging
+or emptying the log would cost one in eight 20 ms."""
 
 
 def _show(db: sqlite3.Connection, keys: Iterable[bytes]) -> None:
@@ -246,7 +264,7 @@ def _retract(db: sqlite3.Connection, state: SessionState, write: Write) -> None:
 def _write_events(db: sqlite3.Connection, events: Iterable[Event], now: float) -> None:
     db.executemany(
         "INSERT INTO events (kind, created_at, data) VALUES (?, ?, ?)",
-        [(event.kind, now, json.dumps(event.data)) for event in events],
+        [(event.kind, now, event.as_json()) for event in events],
     )
 
 

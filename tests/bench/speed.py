@@ -20,7 +20,7 @@ import orjson
 
 from openmem_hook.gateway.hook import ContextHook
 from tests.bench.figures import Figure, Section, quantile
-from tests.bench.growing import CALL_TYPE, KEY, as_gateway, bodies, messages, new_hook, report, unharmed
+from tests.bench.growing import CALL_TYPE, KEY, MODEL, as_gateway, bodies, messages, new_hook, report, unharmed
 
 REQUESTS = 320
 """Of a session that ends with 640 messages."""
@@ -28,8 +28,6 @@ RESULT_CHARS = 6_000
 """Mean size of a result, so that 640 messages are 2 MB."""
 FIRST_CONTACTS = 5
 BEAT_S = 0.001
-ANY_SIZE = 100_000_000
-"""A limit that 2 MB never reach, for the peer and (cut down to the model's window) for the hook."""
 
 Prepare = Callable[[dict[str, Any]], Any]
 
@@ -70,12 +68,33 @@ def timed_peer(prepare: Prepare, body: dict[str, Any]) -> float:
     return (time.perf_counter() - begun) * 1000
 
 
-async def interleaved(hook: ContextHook, prepare: Prepare, raws: list[bytes], events: bool) -> Run:
-    run, before = Run(), 0
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """`events`: success events between the requests; `threshold`: of the peer."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    events: bool = True
+    threshold: int = 125_000
+    model: str = MODEL
+
+
+VARIANTS = (
+    Variant("with success events"),
+    Variant("without events", events=False),
+    Variant("nothing compressed", {"compress_over_tokens": 0}),
+    Variant("nothing trimmed", {"trim_at_tokens": 950_000}, threshold=950_000, model=f"{MODEL}[1m]"),
+)
+
+
+async def interleaved(hook: ContextHook, raws: list[bytes], variant: Variant) -> Run:
+    """Who is first changes from request to request."""
+    run, prepare, before = Run(), peer(variant.threshold), 0
     for n, raw in enumerate(raws):
         if n % 2:
             run.peer.append(timed_peer(prepare, orjson.loads(raw)))
-        taken, out = await timed(hook, as_gateway(raw, f"call-{n}", "speed"))
+        body = as_gateway(raw, f"call-{n}", "speed") | {"model": variant.model}
+        taken, out = await timed(hook, body)
         if not n % 2:
             run.peer.append(timed_peer(prepare, orjson.loads(raw)))
         run.ours.append(taken)
@@ -84,7 +103,7 @@ async def interleaved(hook: ContextHook, prepare: Prepare, raws: list[bytes], ev
         before = len(out["messages"])
         run.held += len(raw)
         run.sent += len(orjson.dumps(out["messages"]))
-        if events:
+        if variant.events:
             await report(hook, f"call-{n}", out)
     return run
 
@@ -143,26 +162,17 @@ async def largest_gap(folder: Path, raws: list[bytes]) -> float:
     return largest
 
 
-VARIANTS: tuple[tuple[str, bool, dict[str, Any], int], ...] = (
-    ("with success events", True, {}, 125_000),
-    ("without events", False, {}, 125_000),
-    ("nothing compressed", True, {"compress_over_tokens": 0}, 125_000),
-    ("nothing trimmed", True, {"trim_at_tokens": ANY_SIZE}, ANY_SIZE),
-)
-"""Name, success events between the requests, our settings, the peer's threshold."""
-
-
 def run(folder: Path, quick: bool) -> Section:
     history = messages(REQUESTS // 8 if quick else REQUESTS, RESULT_CHARS * (8 if quick else 1))
     raws = list(bodies(history))
     figures: list[Figure] = []
-    for name, events, settings, threshold in VARIANTS:
+    for variant in VARIANTS:
         gc.collect()
-        hook = new_hook(folder / name.replace(" ", "-"), **settings)
-        found = asyncio.run(interleaved(hook, peer(threshold), raws, events))
+        hook = new_hook(folder / variant.name.replace(" ", "-"), **variant.settings)
+        found = asyncio.run(interleaved(hook, raws, variant))
         unharmed(hook)
         hook.compactor.close()
-        figures += _figures(name, found)
+        figures += _figures(variant.name, found)
     contacts = asyncio.run(first_contacts(folder, raws[-1], FIRST_CONTACTS))
     figures += [
         Figure("first contact with the whole history, slowest", max(t for t, _ in contacts), "ms", 500),

@@ -40,9 +40,9 @@ FROM records;
 CREATE VIRTUAL TABLE messages_fts USING fts5(text, content = 'messages', content_rowid = 'seq');
 -- Lines are counted and shown, not ranked: no column sizes. Positions stay, for phrases.
 CREATE VIRTUAL TABLE lines_fts USING fts5(text, content = 'lines', content_rowid = 'id', columnsize = 0);
--- A request adds a small segment to each. Merging eight instead of four at a time halves the work.
-INSERT INTO messages_fts (messages_fts, rank) VALUES ('automerge', 8);
-INSERT INTO lines_fts (lines_fts, rank) VALUES ('automerge', 8);
+-- A request adds a small segment to each. They are merged behind it, by request (`fulltext.merge`).
+INSERT INTO messages_fts (messages_fts, rank) VALUES ('automerge', 0);
+INSERT INTO lines_fts (lines_fts, rank) VALUES ('automerge', 0);
 
 CREATE TABLE events (
     id         INTEGER PRIMARY KEY,

@@ -1,0 +1,272 @@
+"""SQL that an agent wrote, behind a wall: a process of its own, read-only, that ends with the answer.
+
+Nothing else bounds it in full. A progress handler does not stop a single function call, sorting in memory is not
+bounded by a length limit, and what takes memory or time in the gateway takes it from everybody. So the statement
+runs in a child with limits of the operating system, of SQLite's heap and of lengths; an authorizer lets it read
+the public tables and nothing else. The full-text module reads private tables itself, and under the same
+authorizer: so the statement is compiled twice, once alone (as EXPLAIN, which runs nothing) under the strict rules,
+then to run, where reading is free because what could be asked for has been settled.
+
+This file is also the child's program: it imports nothing outside the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+SECONDS = 2.0
+LAST_S = 0.1
+"""Seconds after the time is over for a function call that looks at no clock; then the child is ended by its alarm."""
+GRACE_S = 2.0
+"""Seconds beyond `SECONDS` for the child to start on a busy machine."""
+ROWS = 200
+CELL_CHARS = 20_000
+ANSWER_CHARS = 60_000
+LONGEST_SQL = 20_000
+_HEAP_BYTES = 192_000_000
+_ADDRESS_BYTES = 640_000_000
+_VALUE_BYTES = 32_000_000
+_SIDE_FILE_BYTES = 16_000_000
+"""What SQLite's own shared-memory file may grow to; nothing else is ever opened for writing."""
+
+TABLES = ("messages", "lines", "messages_fts", "lines_fts", "events")
+_MODULES = ("json_each", "json_tree")
+_BEHIND_MESSAGES = {
+    "records": {"seq", "role", "kind", "tool_name", "in_context", "created_at", "thread"},
+    "threads": {"id", "name"},
+}
+"""What the view `messages` is made of: with these columns read through it nothing private is said."""
+_FUNCTIONS = frozenset(
+    """abs acos acosh asin asinh atan atan2 atanh avg bm25 ceil ceiling changes char coalesce concat concat_ws cos cosh
+    count cume_dist date datetime degrees dense_rank exp first_value floor format glob group_concat hex highlight
+    ifnull iif instr json json_array json_array_length json_extract json_group_array json_group_object json_insert
+    json_object json_patch json_quote json_remove json_replace json_set json_type json_valid julianday lag last_value
+    lead length like likelihood likely ln log log10 log2 lower ltrim match max min mod nth_value ntile nullif
+    octet_length percent_rank pi pow power printf quote radians random randomblob rank regexp replace round row_number
+    rtrim sign sin sinh snippet soundex sqrt strftime string_agg substr substring sum tan tanh time timediff total
+    trim trunc typeof unhex unicode unixepoch unlikely upper zeroblob -> ->>""".split()  # noqa: SIM905 - a hundred names
+)
+_FIRST_WORD = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?(?:\*/|\Z))*(\w*)", re.DOTALL)
+
+
+class RefusedError(Exception):
+    """Why there is no answer, in one line for the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An answer. `more`: not all rows are in it; `cut`: a cell is not whole."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+    more: bool = False
+    cut: bool = False
+
+
+def ask(path: Path, sql: str, seconds: float = SECONDS) -> Table:
+    """The statement's answer from the session database at this path. Blocks. Raises RefusedError or OSError."""
+    _check(sql)
+    order = json.dumps({"path": str(path), "sql": sql, "seconds": seconds}).encode()
+    command = [sys.executable, "-I", "-S", "-B", __file__]
+    try:
+        ended = subprocess.run(  # noqa: S603 - this very file
+            command, input=order, capture_output=True, timeout=seconds + GRACE_S, cwd="/", env={}, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RefusedError(_TOO_SLOW.format(seconds)) from None
+    if ended.returncode:
+        slow = -ended.returncode in (signal.SIGALRM, signal.SIGXCPU)
+        raise RefusedError(_TOO_SLOW.format(seconds) if slow else _TOO_MUCH)
+    told = json.loads(ended.stdout)
+    if "refused" in told:
+        raise RefusedError(told["refused"])
+    return Table(**told)
+
+
+_TOO_SLOW = "the statement took longer than {:g} s: count less, or narrow it with MATCH, seq or LIMIT"
+_TOO_MUCH = "the statement needed too much memory: select less, or narrow it with MATCH, seq or LIMIT"
+_ALLOWED = f"one SELECT, or WITH … SELECT, over {', '.join(TABLES)} is allowed"
+
+
+def _check(sql: str) -> None:
+    if len(sql) > LONGEST_SQL:
+        raise RefusedError(f"the statement has {len(sql)} characters, {LONGEST_SQL} are allowed")
+    if "\0" in sql:
+        raise RefusedError("a NUL character can't stand in SQL")
+    found = _FIRST_WORD.match(sql)
+    if found is None or found[1].upper() not in ("SELECT", "WITH"):
+        raise RefusedError(_ALLOWED)
+
+
+# --- the child --------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    order = json.load(sys.stdin)
+    told: dict[str, Any]
+    try:
+        _limit(order["seconds"])
+        told = _answer(order["path"], order["sql"], order["seconds"])
+    except RefusedError as error:
+        told = {"refused": str(error)}
+    except MemoryError:
+        told = {"refused": _TOO_MUCH}
+    sys.stdout.buffer.write(json.dumps(told).encode())
+
+
+def _limit(seconds: float) -> None:
+    import resource
+
+    signal.setitimer(signal.ITIMER_REAL, seconds + LAST_S)
+    bounds = {
+        resource.RLIMIT_AS: _ADDRESS_BYTES,
+        resource.RLIMIT_CPU: math.ceil(seconds + LAST_S),
+        resource.RLIMIT_FSIZE: _SIDE_FILE_BYTES,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: 32,
+    }
+    for kind, most in bounds.items():
+        with suppress(ValueError, OSError):  # a system without this limit, or with a lower one
+            resource.setrlimit(kind, (most, most))
+
+
+def _answer(path: str, sql: str, seconds: float) -> dict[str, Any]:
+    db = _connected(path, seconds)
+    door = _Door(db)
+    db.set_authorizer(door)
+    try:
+        db.execute(f"EXPLAIN {sql}").fetchall()
+        door.settled = True
+        cursor = db.execute(sql)
+        return _table(cursor)
+    except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
+        raise RefusedError(door.refusal or _words(error, seconds)) from None
+
+
+def _connected(path: str, seconds: float) -> sqlite3.Connection:
+    db = sqlite3.connect(
+        f"file:{quote(path)}?mode=ro", uri=True, timeout=0.5, isolation_level=None, cached_statements=0
+    )
+    limits = {
+        sqlite3.SQLITE_LIMIT_LENGTH: _VALUE_BYTES,
+        sqlite3.SQLITE_LIMIT_SQL_LENGTH: 4 * LONGEST_SQL + 100,
+        sqlite3.SQLITE_LIMIT_COLUMN: 200,
+        sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 50,
+        sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 200,
+        sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1_000,
+        sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+        sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+    }
+    try:
+        for pragma in ("query_only = ON", "trusted_schema = OFF", "temp_store = MEMORY", "cache_size = -8000"):
+            db.execute(f"PRAGMA {pragma}")
+        db.execute(f"PRAGMA hard_heap_limit = {_HEAP_BYTES}")
+        for table in (*TABLES, "json_each('[]')", "json_tree('[]')"):  # modules set themselves up on the first use: now
+            db.execute(f"SELECT 1 FROM {table} LIMIT 0").fetchall()  # noqa: S608 - names of ours
+        db.execute("BEGIN")
+    except sqlite3.Error as error:
+        raise RefusedError(f"the session can't be read now ({error}); try again") from None
+    for kind, most in limits.items():
+        db.setlimit(kind, most)
+    until = time.monotonic() + seconds
+    db.set_progress_handler(lambda: int(time.monotonic() > until), 1_000)
+    return db
+
+
+class _Door:
+    """The authorizer. `settled`: what the statement asks for was looked at; what is compiled now is that very
+    statement and what the full-text module needs for it."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.settled = False
+        self.refusal = ""
+        self._through_view = False
+        self._real = {row[0].lower() for row in db.execute("SELECT name FROM sqlite_master")}
+        self._checks: dict[int, Callable[[str, str, str | None, str | None], bool]] = {
+            sqlite3.SQLITE_SELECT: lambda *_: True,
+            sqlite3.SQLITE_RECURSIVE: lambda *_: True,
+            sqlite3.SQLITE_READ: self._may_read,
+            sqlite3.SQLITE_FUNCTION: self._may_call,
+            sqlite3.SQLITE_PRAGMA: self._may_set,
+        }
+
+    def __call__(self, action: int, one: str | None, two: str | None, base: str | None, inside: str | None) -> int:
+        check = self._checks.get(action)
+        if check is not None and check((one or "").lower(), (two or "").lower(), base, inside):
+            return sqlite3.SQLITE_OK
+        self.refusal = self.refusal or _ALLOWED
+        return sqlite3.SQLITE_DENY
+
+    def _may_read(self, table: str, column: str, base: str | None, inside: str | None) -> bool:
+        if self.settled or table in TABLES or table in _MODULES:
+            return True
+        if inside == "messages" and column in _BEHIND_MESSAGES.get(table, ()):
+            self._through_view = True
+            return True
+        if self._through_view and table == "records" and not base:
+            return True  # how many messages there are
+        if not base and table not in self._real and not table.startswith(("sqlite_", "pragma_")):
+            return True  # a table that the statement itself makes up
+        self.refusal = self.refusal or f"no such table: {table}; there are {', '.join(TABLES)}"
+        return False
+
+    def _may_call(self, _: str, function: str, base: str | None, inside: str | None) -> bool:  # noqa: ARG002
+        if function in _FUNCTIONS:
+            return True
+        self.refusal = self.refusal or f"the function {function} is not available"
+        return False
+
+    def _may_set(self, pragma: str, value: str, base: str | None, inside: str | None) -> bool:  # noqa: ARG002
+        return self.settled and pragma == "data_version" and not value
+
+
+def _table(cursor: sqlite3.Cursor) -> dict[str, Any]:
+    columns = [column[0] for column in cursor.description or ()]
+    rows: list[list[Any]] = []
+    left, cut = ANSWER_CHARS, False
+    for row in cursor:
+        if len(rows) == ROWS or left <= 0:
+            return {"columns": columns, "rows": rows, "more": True, "cut": cut}
+        cells = [_cell(value) for value in row]
+        cut = cut or any(shortened for _, shortened in cells)
+        rows.append([value for value, _ in cells])
+        left -= sum(len(str(value)) for value in rows[-1])
+    return {"columns": columns, "rows": rows, "more": False, "cut": cut}
+
+
+def _cell(value: Any) -> tuple[Any, bool]:
+    if isinstance(value, bytes):
+        value = f"x'{value[: CELL_CHARS + 1].hex()}'"
+    if isinstance(value, float) and not math.isfinite(value):
+        value = str(value)
+    if isinstance(value, str) and len(value) > CELL_CHARS:
+        return value[:CELL_CHARS] + "…", True
+    return value, False
+
+
+def _words(error: Exception, seconds: float) -> str:
+    told = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if "interrupted" in told:
+        return _TOO_SLOW.format(seconds)
+    if "out of memory" in told or "too big" in told:
+        return _TOO_MUCH
+    if "one statement" in told:
+        return _ALLOWED
+    return f"SQLite says: {told}"
+
+
+if __name__ == "__main__":
+    main()
