@@ -63,10 +63,10 @@ def gateway_config(provider: str, master_key: str, state_dir: Path, trim_at: int
 
 
 @contextlib.contextmanager
-def provider(log: Path) -> Iterator[str]:
-    """The scripted model; yields its base address."""
+def provider(log: Path, *options: str) -> Iterator[str]:
+    """The scripted model, with options of its command; yields its base address."""
     port = free_port()
-    command = [sys.executable, "-m", "tests.kit.provider", "--port", str(port)]
+    command = [sys.executable, "-m", "tests.kit.provider", "--port", str(port), *options]
     with _process(command, log, f"http://127.0.0.1:{port}", "/__log?last=1") as address:
         yield address
 

@@ -17,6 +17,8 @@ from demo.stored import Stored
 
 MODEL_LIMIT = 200_000
 ROWS = 8
+ESTIMATE_ERROR = 0.01
+"""Whether a prompt is at the limit is known before the provider counts it; see the `usage` events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,10 @@ def checks(session: Session, stored: Stored, trim_at: int) -> Iterator[Check]:
     yield Check(f"the strict provider accepted all {len(through)} requests{refused}", not session.refused)
     yield Check(f"the session was trimmed more than once ({len(stored.trims)} times)", len(stored.trims) > 1)
     largest = max(sent.tokens for sent in through)
-    yield Check(f"no prompt went over the limit of {trim_at:,} tokens (largest: {largest:,})", largest <= trim_at)
+    yield Check(
+        f"no prompt went over the limit of {trim_at:,} tokens by more than estimates may be off (largest: {largest:,})",
+        largest <= trim_at * (1 + ESTIMATE_ERROR),
+    )
     missed = len(breaks(through))
     yield Check(f"the prompt cache missed at trims and nowhere else ({missed} times)", missed == len(stored.trims))
     yield Check(f"one usage record a request ({len(stored.usage)})", len(stored.usage) == len(through))

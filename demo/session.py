@@ -24,7 +24,7 @@ RESULT_CHARS = 1600
 DETAIL_AT = 5
 """Number of the tool call whose result holds the detail: early, so that it leaves at the first trim."""
 DETAIL = "NOTE: the staging database moved to port 6543, see ticket OPS-4711"
-LOG_AT = 60
+LOG_AT = 30
 LOG_CHARS = 60_000
 """One result is a whole test log: it goes out shortened and is kept in full."""
 ASKED = (

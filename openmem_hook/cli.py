@@ -86,8 +86,8 @@ def parser() -> argparse.ArgumentParser:
     mcp = commands.add_parser(
         "mcp",
         help="serve the search tools over stdio, on the gateway's host",
-        description="An MCP server on standard input and output, for agents on this machine. Over HTTP the gateway serves "
-        "the same tools at /v1/mcp/openmem.",
+        description="An MCP server on standard input and output, for agents on this machine. Over HTTP the gateway "
+        "serves the same tools at /v1/mcp/openmem.",
     )
     mcp.add_argument(
         "--tenant",
@@ -124,10 +124,11 @@ def _serve(given: argparse.Namespace) -> NoReturn:
 
 
 def _mcp(given: argparse.Namespace) -> NoReturn:
-    """Becomes the server, which is an edge of its own and takes a second to import."""
-    command = [sys.executable, "-m", "openmem_hook.mcp_server", "--tenant", given.tenant]
+    """Becomes the server, an edge of its own. Agents start it in a project's folder: nothing is imported from there
+    (-P), no `.env` is read."""
+    command = [sys.executable, "-P", "-m", "openmem_hook.mcp_server", "--tenant", given.tenant]
     command += ["--state-dir", given.state_dir] if given.state_dir else []
-    os.execve(command[0], command, _environment())  # noqa: S606 - no shell wanted
+    os.execv(command[0], command)  # noqa: S606 - no shell wanted
 
 
 def _environment() -> dict[str, str]:

@@ -394,18 +394,11 @@ class Compactor:
         """What requests left over, behind them. A failure leaves the rest to the session's next request."""
         try:
             with contextlib.suppress(sqlite3.Error, OSError, StoreError, SessionBusyError):
-                for chore in sessions.CHORES:
-                    self._until_done(live, chore)
-                live.state.behind, live.state.writes = False, 0
+                while live.state.behind:
+                    with live.held():  # by pieces: requests of the session come in between
+                        sessions.tidy(live.database(), live.state)
         finally:
             live.tidying = False
-
-    def _until_done(self, live: Live, chore: sessions.Chore) -> None:
-        """Requests of the session come in between."""
-        done = False
-        while not done:
-            with live.held():
-                done = chore(live.database())
 
     def _touch(self, live: Live, request: Request) -> bool:
         """The session is in use: told to the catalog once a minute, before anything is written, so that retention

@@ -324,7 +324,7 @@ def _vector(sizes: Sizes) -> Vector:
 
 
 def _dot(one: Sequence[float], two: Sequence[float]) -> float:
-    return sum(map(mul, one, two))
+    return sum(map(mul, one, two), 0.0)
 
 
 def estimate(calibration: Calibration, sizes: Sizes) -> float:

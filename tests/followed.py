@@ -71,6 +71,7 @@ class Followed:
     def accepted(self) -> None:
         refused = [note["errors"] for note in self.requests if note["status"] == 400]
         assert not refused, refused
+        assert self.answered
 
     def bounded(self) -> None:
         over = [

@@ -214,7 +214,7 @@ def events(path: Path, kind: str) -> list[Json]:
 
 # --- the provider ----------------------------------------------------------------------------------------
 
-TAG = re.compile(rb"tag-\w+")
+TAG = re.compile(rb"tag-[\w-]+")
 
 
 class Upstream(Provider):

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 import orjson
 
+from openmem_hook import config
 from openmem_hook.compaction.wording import NOTE
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.store import database
@@ -35,12 +36,14 @@ from tests.kit.histories import growth
 from tests.kit.prefix import broken_at, canonical, unchanged
 
 FORMATS = builders.FORMATS
-TIGHT: Json = {"trim_at_tokens": 6000, "compress_over_tokens": 500, "chars_per_token": 2.5, "deadline_s": 1.0}
+TIGHT: Json = {"trim_at_tokens": 6000, "compress_over_tokens": 500, "chars_per_token": 2.5, "deadline_s": 10.0}
 """Limits under which every fourth result of `coding` is compressed, and a trim comes after so many requests:"""
 FIRST_TRIM = 15
+SMALL_CHANGE_S = 1.5
+"""What a request may take beyond its deadline: the grace of a commit, the replay, a busy machine."""
 
 
-def coding(fmt: Format, exchanges: int = 60, seed: object = 0) -> Json:
+def coding(fmt: Format, exchanges: int, seed: object = 0) -> Json:
     """One long running turn; every fourth result is long enough to be compressed."""
     messages: list[Json] = []
     for step in range(exchanges):
@@ -87,10 +90,15 @@ class Client:
     """Sends `coding(fmt)` request by request. `outs` is what went to the provider, `took` the seconds each took."""
 
     def __init__(
-        self, hook: ContextHook, fmt: Format, session: str = "session-1", key: SimpleNamespace | None = None
+        self,
+        hook: ContextHook,
+        fmt: Format,
+        session: str = "session-1",
+        key: SimpleNamespace | None = None,
+        most: int = 36,
     ) -> None:
         self.hook, self.fmt, self.session, self.key = hook, fmt, session, key or make_key()
-        self.requests = growth(coding(fmt))
+        self.requests = growth(coding(fmt, most))
         self.at = 0
         self.outs: list[Json] = []
         self.took: list[float] = []
@@ -107,6 +115,15 @@ class Client:
         await self.go_on(FIRST_TRIM)
         await self.go_on(3, breaks=True)
         assert self.trimmed
+
+    @contextmanager
+    def in_a_hurry(self, deadline_s: float = 0.5) -> Iterator[None]:
+        """The hook's deadline is short meanwhile."""
+        base, self.took = self.hook.base, []
+        self.hook.base = config.load({**TIGHT, "deadline_s": deadline_s}, {})
+        yield
+        self.hook.base = base
+        assert max(self.took) < deadline_s + SMALL_CHANGE_S
 
     async def again(self) -> Json:
         """The last request once more."""
@@ -195,7 +212,7 @@ def assert_in_step(db: sqlite3.Connection) -> None:
     for seq, text in db.execute("SELECT seq, text FROM messages"):
         assert "\n".join(lines.pop(seq)) == text.replace("\r\n", "\n").replace("\r", "\n")
     assert not lines
-    assert db.execute("SELECT count(*) FROM messages").fetchone() == db.execute("SELECT count(*) FROM records").fetchone()
+    assert db.execute("SELECT (SELECT count(*) FROM messages) - (SELECT count(*) FROM records)").fetchone() == (0,)
 
 
 # --- faults -------------------------------------------------------------------------------------------------
@@ -312,9 +329,13 @@ def _files(path: Path) -> list[Path]:
 
 
 class Failing(sqlite3.Connection):
-    """A connection whose statements fail while `strike` says so, or take long."""
+    """A connection whose statements fail while `strike` says so, or take long; it is asked with path and statement."""
 
-    strike: ClassVar[Callable[[str], None] | None] = None
+    strike: ClassVar[Callable[[str, str], None] | None] = None
+
+    def __init__(self, path: Any, *given: Any, **named: Any) -> None:
+        super().__init__(path, *given, **named)
+        self.path = str(path)
 
     def execute(self, sql: str, *given: Any) -> sqlite3.Cursor:  # type: ignore[override]
         self._try(sql)
@@ -327,11 +348,11 @@ class Failing(sqlite3.Connection):
     def _try(self, sql: str) -> None:
         strike = type(self).strike
         if strike is not None:
-            strike(sql)
+            strike(self.path, sql)
 
 
 @contextmanager
-def striking(strike: Callable[[str], None]) -> Iterator[None]:
+def striking(strike: Callable[[str, str], None]) -> Iterator[None]:
     """Every statement on a `Failing` connection asks `strike` first."""
     Failing.strike = staticmethod(strike)  # type: ignore[assignment]
     try:
@@ -351,18 +372,18 @@ def error(name: str) -> sqlite3.Error:
 def failing(name: str, stage: str) -> AbstractContextManager[None]:
     """Statements that begin with `stage` fail with this error."""
 
-    def strike(sql: str) -> None:
+    def strike(path: str, sql: str) -> None:
         if sql.startswith(stage):
             raise error(name)
 
     return striking(strike)
 
 
-def slow(seconds: float, stage: str) -> AbstractContextManager[None]:
-    """Statements that begin with `stage` take so long."""
+def slow(seconds: float, stage: str, of: str = "sessions") -> AbstractContextManager[None]:
+    """Statements that begin with `stage` take so long, on databases with `of` in their path."""
 
-    def strike(sql: str) -> None:
-        if sql.startswith(stage):
+    def strike(path: str, sql: str) -> None:
+        if sql.startswith(stage) and of in path:
             time.sleep(seconds)
 
     return striking(strike)

@@ -26,7 +26,7 @@ STORED = Stored(Path("s.db"), 11, [TRIM, TRIM], [], [USED] * 6, [Found(DETAIL, 5
 BROKEN = {
     "a refused request": ({"refused": ["no"]}, {}, "accepted all"),
     "a single trim": ({}, {"trims": [TRIM]}, "more than once"),
-    "a prompt over the limit": ({"through": [Sent(3001, 0)]}, {}, "went over the limit"),
+    "a prompt over the limit": ({"through": [Sent(3031, 0)]}, {}, "went over the limit"),
     "a cache miss without a trim": ({"through": [*THROUGH[:2], Sent(3000, 0), *THROUGH[3:]]}, {}, "missed at trims"),
     "a lost usage record": ({}, {"usage": [USED] * 5}, "one usage record"),
     "a lost message": ({}, {"messages": 10}, "every message is in the store"),
@@ -47,6 +47,11 @@ def test_a_session_that_went_well_passes_all_checks() -> None:
 @pytest.mark.parametrize(("session", "stored", "said"), BROKEN.values(), ids=BROKEN)
 def test_each_thing_that_can_fail_is_noticed(session: dict, stored: dict, said: str) -> None:
     assert any(said in line for line in failed(replace(GOOD, **session), replace(STORED, **stored)))
+
+
+def test_a_prompt_may_exceed_the_limit_by_what_an_estimate_may_be_off() -> None:
+    slightly_over = replace(GOOD, through=[*THROUGH[:2], Sent(3030, 2000), *THROUGH[3:]])
+    assert failed(slightly_over, STORED) == []
 
 
 def test_a_break_is_a_request_whose_cache_missed_and_a_cut_is_a_shorter_one() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from openmem_hook import fingerprint, tokens
+from openmem_hook import fingerprint
 from openmem_hook.compaction import estimate, trim, wording
 from openmem_hook.compaction.edits import Cut, Standing, Swap, SwapMap, apply, sent_message
 from openmem_hook.compaction.estimate import Scale

@@ -100,7 +100,8 @@ def _compaction(history: History) -> tuple[int, ...]:
     if history.fixed == lead:
         return ()
     ends = boundaries.closed(facts)
-    start = next(i for i in range(history.folded, lead - 1, -1) if ends[i] and (i == lead or facts[i - 1].kind != "reasoning"))
+    whole = (i for i in range(history.folded, lead, -1) if ends[i] and facts[i - 1].kind != "reasoning")
+    start = next(whole, lead)
     begins = start > lead and facts[lead].role == "user" and not facts[lead].answers
     return (*range(lead, lead + begins), *range(start, history.fixed))
 

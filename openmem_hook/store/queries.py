@@ -285,7 +285,7 @@ def _verbatim(pieces: Sequence[words.Piece]) -> tuple[str, list[str]]:
         if piece.verbatim:
             other = "length(CAST(l.text AS BLOB)) > length(l.text) AND stands_in(?, l.text)"
             checks += f" AND (l.text LIKE ? ESCAPE '\\' OR {other})"
-            needles += [_like(piece.text), piece.folded]
+            needles += [_like(piece.folded), piece.folded]
     return checks, needles
 
 

@@ -33,8 +33,8 @@ REPORTS_KEPT = 4_000
 @dataclass(slots=True)
 class SessionState:
     """What is known of a session. `sent`: keys of messages sent that the database doesn't hold; `ended`: edits it
-    holds that count no more; `writes`: decisions written since the last chores, `behind`: it is time for them.
-    Dicts that a reader without the lock walks through are replaced, not changed."""
+    holds that count no more; `writes`: decisions written since the last chores, `behind`: it is time for them,
+    `chore`: the next one. Dicts that a reader without the lock walks through are replaced, not changed."""
 
     measured: dict[bytes, float | None] = field(default_factory=dict)
     digests: dict[bytes, bytes] = field(default_factory=dict)
@@ -50,6 +50,7 @@ class SessionState:
     ended: frozenset[tuple[str, bytes, str]] = frozenset()
     behind: bool = False
     writes: int = 0
+    chore: int = 0
     version: int = -1
 
     def followers(self, anchor: bytes) -> frozenset[bytes]:
@@ -213,7 +214,8 @@ def claim(db: sqlite3.Connection, state: SessionState, write: Write, waiting: Wa
         else:
             _show(db, [row.key for row in write.rows])
     state.writes += 1
-    state.behind = behind or state.writes >= CHORES_EVERY
+    state.behind |= behind or state.writes >= CHORES_EVERY
+    state.chore = 0 if behind else state.chore
     if share == "all" and not waiting.written():
         _retract(db, state, write)
         share = "rows"
@@ -239,10 +241,16 @@ def _empty_log(db: sqlite3.Connection) -> bool:
     return True
 
 
-Chore = Callable[[sqlite3.Connection], bool]
-CHORES: tuple[Chore, ...] = (_index_more, _merge_more, _empty_log)
+CHORES: tuple[Callable[[sqlite3.Connection], bool], ...] = (_index_more, _merge_more, _empty_log)
 """What requests leave over, in order: each done in pieces, until it says that nothing is left. In a request, merging
 or emptying the log would cost one in eight 20 ms."""
+
+
+def tidy(db: sqlite3.Connection, state: SessionState) -> None:
+    """Do a piece of what requests left over; afterwards `behind` says whether there is more."""
+    state.chore += CHORES[state.chore](db)
+    if state.chore == len(CHORES):
+        state.chore, state.writes, state.behind = 0, 0, False
 
 
 def _show(db: sqlite3.Connection, keys: Iterable[bytes]) -> None:

@@ -35,6 +35,7 @@ _PROSE = ".,;:!?()[]{}<>'`“”‘’«»…"
 """What people put around a word without meaning it."""
 _MARKS = regex.compile("[\u0300-\u036f]")
 _ACCENTED = regex.compile("[\u00c0-\u024f\u0300-\u036f\u0370-\u052f\u1e00-\u1fff]")
+_WIDE = regex.compile("[\uff00-\uffef]+")
 _PIECES = regex.compile(r'"([^"]*)"|([^\s"]+)')
 
 
@@ -135,7 +136,8 @@ def parse(text: str) -> Query:
     words: list[Piece] = []
     marks: list[Piece] = []
     cut = False
-    for phrase, word in _PIECES.findall(searchable(text)):
+    text = _WIDE.sub(lambda found: unicodedata.normalize("NFKC", found[0]), searchable(text))
+    for phrase, word in _PIECES.findall(text):
         said = phrase.strip() or word.strip(_PROSE) or word
         cut = cut or len(said) > LONGEST_PIECE
         piece = _piece(said[:LONGEST_PIECE], loose=not phrase)
