@@ -96,8 +96,8 @@ def _process(command: Sequence[str], log: Path, address: str, probe: str, folder
         end(started)
 
 
-def wait_for_answer(started: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    until = time.monotonic() + START_S
+def wait_for_answer(started: subprocess.Popen[bytes], url: str, log: Path, seconds: float = START_S) -> None:
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         if started.poll() is not None:
             raise DemoError(f"{_name(started)} ended with code {started.returncode} before it answered; see {log}")
@@ -105,7 +105,7 @@ def wait_for_answer(started: subprocess.Popen[bytes], url: str, log: Path) -> No
             if httpx.get(url, timeout=5, trust_env=False).is_success:
                 return
         time.sleep(0.1)
-    raise DemoError(f"{_name(started)} did not answer within {START_S} seconds; see {log}")
+    raise DemoError(f"{_name(started)} did not answer within {seconds:g} seconds; see {log}")
 
 
 def _name(started: subprocess.Popen[bytes]) -> str:

@@ -35,6 +35,8 @@ from tests.walk import normal
 
 Json = dict[str, Any]
 
+START_S = 400.0
+"""Seconds a start may take on a machine that does much else; some 8 on an idle one."""
 TRIM_AT = 12_000
 UPSTREAM_KEY = "sk-upstream-canary-5f1b9c"
 IDENTITIES: dict[str, Json] = {
@@ -122,7 +124,14 @@ class Gateway:
         who = {key_of(name): about for name, about in IDENTITIES.items()}
         (folder / "identities.py").write_text(AUTHENTICATION.format(who=who))
         (folder / "spend.py").write_text(SPEND)
-        (folder / "config.yaml").write_text(json.dumps(config))  # JSON is YAML
+        self.config = config
+        self.configure()
+
+    def configure(self, **settings: Any) -> None:
+        """Writes the file for the next start, with other settings of the plugin."""
+        plugin = {**self.config["callback_settings"]["openmem"], **settings}
+        config = {**self.config, "callback_settings": {"openmem": plugin}}
+        (self.folder / "config.yaml").write_text(json.dumps(config))  # JSON is YAML
 
     def start(self) -> None:
         for mark in self.folder.glob("worker-*"):
@@ -134,8 +143,8 @@ class Gateway:
             self.process = subprocess.Popen(
                 command, cwd=self.folder, env=self.environ, stdout=log, stderr=log, start_new_session=True
             )
-        wait_for_answer(self.process, f"{self.address}/health/liveliness", self.log)
-        until(lambda: len(self.worker_ids()) == self.workers, "all workers")
+        wait_for_answer(self.process, f"{self.address}/health/liveliness", self.log, START_S)
+        until(lambda: len(self.worker_ids()) == self.workers, "all workers", START_S)
 
     def stop(self) -> None:
         """Asks it to end, and makes sure of it."""

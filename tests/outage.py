@@ -171,14 +171,14 @@ def messages_of(body: Json) -> list[Json]:
 
 
 class Store:
-    """The files of a state folder with one tenant and one session in it."""
+    """The files of a state folder with one tenant, and one session of it: the only one unless said otherwise."""
 
-    def __init__(self, state_dir: Path) -> None:
-        self.context = state_dir / "context"
+    def __init__(self, state_dir: Path, session: Path | None = None) -> None:
+        self.context, self._session = state_dir / "context", session
 
     @property
     def session(self) -> Path:
-        return next(self.context.glob("*/sessions/*.db"))
+        return self._session or next(self.context.glob("*/sessions/*.db"))
 
     @property
     def catalog(self) -> Path:
@@ -309,7 +309,7 @@ def checkpoint(path: Path) -> None:
 
 def _aged(path: Path) -> None:
     """A commit by another connection, where one is still possible, so that caches don't hide the damage."""
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as db:
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path, timeout=0.1)) as db:
         db.execute("CREATE TABLE noticed (at)")
         db.execute("DROP TABLE noticed")
 

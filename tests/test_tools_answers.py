@@ -100,7 +100,7 @@ HOSTILE = (
 def test_no_stored_line_passes_for_words_of_ours(shelf: Shelf) -> None:
     shelf.put([said(HOSTILE), result("needle", tool="Bash\ntotal_matches: 5")])
     answer = shelf.search("needle", context=5)
-    ours = r"total_matches: \d+|line_matches: \d+|sessions: .*|#\d+ session_id=.*|  \d+[|-] .*|  ~ seq=.*|  \(.*|full text.*"
+    ours = r"total_matches: \d+|line_matches: \d+|sessions: .*|#\d+ session_id=.*|full text.*|  (\d+[|-]|~ seq=|\().*"
     lines = re.split(r"[\n\r\x0b\x0c\x85\u2028\u2029]", answer.text)
     assert all(re.fullmatch(ours, line) for line in lines)
     assert sum(line.startswith("total_matches") for line in lines) == 1
@@ -171,10 +171,8 @@ async def test_every_id_in_a_header_gives_back_the_very_text(name: str, new_hook
         assert f"of {len(whole)}" in text
         for forged in ids[1:]:
             assert shelf.ask("smart_compact_get", owner="user:user-1", id=forged).failed
-        assert (
-            ids[0] in shelf.ask("smart_compact_search", owner="user:user-1", query="line", pattern=None).text
-            or name != "text"
-        )
+        row = shelf.ask("smart_compact_search", owner="user:user-1", pattern=".", role="tool").text
+        assert f" id={ids[0]}" in row
     finally:
         shelf.close()
 

@@ -50,7 +50,8 @@ def _starts(facts: Sequence[Facts], i: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A model output: the run of items at first..last, and the end (exclusive) of the results answering it."""
+    """A model output: the run of items at first..last, and the end (exclusive) of the results answering it, with
+    whatever stands among them."""
 
     first: int
     last: int
@@ -58,8 +59,8 @@ class Output:
     calls: bool
 
 
-def outputs(history: History, start: int) -> list[Output]:
-    """The model outputs at or after `start`, in order."""
+def outputs(history: History, start: int, ends: Sequence[bool]) -> list[Output]:
+    """The model outputs at or after `start`, in order; `ends` as `closed` tells."""
     facts, found, i = history.facts, [], start
     while i < len(facts):
         if facts[i].role != "assistant":
@@ -69,7 +70,7 @@ def outputs(history: History, start: int) -> list[Output]:
         while i + 1 < len(facts) and facts[i + 1].role == "assistant":
             i += 1
         end = i + 1
-        while end < len(facts) and facts[end].answers:
+        while end < len(facts) and (facts[end].answers or not ends[end]):
             end += 1
         found.append(Output(first, i, end, any(f.calls for f in facts[first : i + 1])))
         i = max(end, i + 1)

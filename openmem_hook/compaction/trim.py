@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from openmem_hook.compaction import boundaries
+from openmem_hook.compaction.boundaries import Output
 from openmem_hook.messages import Facts, History
 
 KEEP_EXCHANGES = 3
@@ -61,37 +62,38 @@ def choices(history: History) -> Iterator[Choice]:
     facts = history.facts
     ends = boundaries.closed(facts)
     allowed = boundaries.legal(history, ends)
+    outputs = boundaries.outputs(history, history.fixed, ends)
     first = _first_typed(history)
-    if first is None:
-        yield from _without_typed(history, allowed)
+    edge = history.fixed if first is None else _after_system(facts, first + 1)
+    turn = max((i for i in range(history.fixed, len(facts)) if facts[i].kind == "typed"), default=first)
+    if turn is None:
+        yield from _without_typed(history, allowed, outputs)
         return
-    edge = _after_system(facts, first + 1)
-    preamble = (*_compaction(history), *_preamble(history, first, edge))
-    turn = max((i for i in range(first, len(facts)) if facts[i].kind == "typed"), default=first)
+    preamble = (*_compaction(history), *range(history.fixed, edge))
     reply = _reply(history, edge, turn, ends, allowed)
     typed = () if turn == first else (turn, *range(turn + 1, _after_system(facts, turn + 1)))
     start = edge if turn == first else _after_system(facts, turn + 1)
     if not ends[edge] or not ends[turn]:
         return
-    for at in _starts(history, allowed, start):
-        pinned = _pinned(history, at)
+    exchanges = [o for o in outputs if o.calls and o.first >= start]
+    for at in _starts(history, allowed, start, exchanges):
+        pinned = _pinned(history, at, outputs)
         before = [i for i in pinned if edge <= i < turn and i not in reply]
-        inside = _opened(history, start, at, turn, [i for i in pinned if start <= i < at])
+        inside = _opened(history, at, turn, exchanges, [i for i in pinned if start <= i < at])
         if inside is not None:
             yield Choice((*preamble, *sorted({*before, *reply}), *typed, *inside), turn, at - 1, turn)
 
 
 def _first_typed(history: History) -> int | None:
-    """The first typed message; where exchanges stand before it, the message that set them off."""
+    """The first typed message; where exchanges stand before it, the message that set them off, None without one."""
     facts = history.facts
     places = range(history.fixed, len(history))
-    typed = next((i for i in places if facts[i].kind in ("typed", "mixed")), None)
     asked = [i for i in places if facts[i].role == "user" and not facts[i].answers]
-    if typed is None:
-        return next(iter(asked), None)
-    called = next((i for i in range(history.fixed, typed) if facts[i].calls), typed)
-    opener = history.fixed if facts[history.fixed].answers else typed  # of a history whose beginning is lost
-    return typed if called == typed else max((i for i in asked if i < called), default=opener)
+    typed = next((i for i in places if facts[i].kind in ("typed", "mixed")), next(iter(asked), None))
+    called = next((i for i in places if facts[i].calls), None)
+    if typed is None or called is None or typed < called:
+        return typed
+    return max((i for i in asked if i < called), default=None)
 
 
 def _compaction(history: History) -> tuple[int, ...]:
@@ -104,13 +106,6 @@ def _compaction(history: History) -> tuple[int, ...]:
     start = next(whole, lead)
     begins = start > lead and facts[lead].role == "user" and not facts[lead].answers
     return (*range(lead, lead + begins), *range(start, history.fixed))
-
-
-def _preamble(history: History, first: int, edge: int) -> tuple[int, ...]:
-    """Everything up to the first typed message, without the exchanges that no message of a user set off."""
-    exchanges = [o for o in boundaries.outputs(history, history.fixed) if o.calls and o.end <= first]
-    dropped = {i for o in exchanges for i in range(o.first, o.end)}
-    return tuple(i for i in range(history.fixed, edge) if i not in dropped)
 
 
 def _after_system(facts: Sequence[Facts], at: int) -> int:
@@ -131,20 +126,19 @@ def _reply(history: History, edge: int, turn: int, ends: Sequence[bool], allowed
     run = range(first, last + 1)
     if ends[first] and not any(facts[i].calls for i in run) and any(facts[i].has_text for i in run):
         return tuple(run)
-    if facts[edge - 1].role != "system":
+    if edge == history.fixed or facts[edge - 1].role != "system":
         return ()
     opened = next((i for i in range(first, edge - 1, -1) if allowed[i] and facts[i].role == "assistant"), None)
     return () if opened is None else tuple(i for i in range(opened, turn) if facts[i].role != "system")
 
 
-def _starts(history: History, allowed: Sequence[bool], start: int) -> Iterator[int]:
+def _starts(history: History, allowed: Sequence[bool], start: int, exchanges: Sequence[Output]) -> Iterator[int]:
     """Places where the tail may begin: right after the typed message, then ever deeper in its turn."""
     facts = history.facts
     anchored = _anchored(facts, start, start)
     if anchored is not None:
         yield anchored
     solid = next((i for i in range(start, len(facts)) if facts[i].kind in ("unknown", "compaction")), len(facts))
-    exchanges = [o for o in boundaries.outputs(history, start) if o.calls]
     for output in exchanges[1 : len(exchanges) - KEEP_EXCHANGES + 1]:
         if output.first > solid:
             return
@@ -154,17 +148,19 @@ def _starts(history: History, allowed: Sequence[bool], start: int) -> Iterator[i
                 yield place
 
 
-def _opened(history: History, start: int, at: int, turn: int, inside: list[int]) -> list[int] | None:
+def _opened(
+    history: History, at: int, turn: int, exchanges: Sequence[Output], inside: list[int]
+) -> list[int] | None:
     """What the head keeps of a running turn. Where the provider wants its first output to start with thinking,
     the nearest exchange that does is kept too; None where there is none."""
     facts = history.facts
-    if at <= start or not history.must_start_with_thinking or not any(f.has_thinking for f in facts[turn:]):
+    if not history.must_start_with_thinking or not any(f.has_thinking for f in facts[turn:]):
         return inside
     shown = next((i for i in (*inside, *range(at, len(facts))) if facts[i].role == "assistant"), None)
-    if shown is None or facts[shown].starts_with_thinking:
+    before = [o for o in exchanges if shown is not None and o.end <= shown]
+    if not before or shown is None or facts[shown].starts_with_thinking:
         return inside
-    exchanges = [o for o in boundaries.outputs(history, start) if o.calls and o.end <= shown]
-    opener = next((o for o in reversed(exchanges) if facts[o.first].starts_with_thinking), None)
+    opener = next((o for o in reversed(before) if facts[o.first].starts_with_thinking), None)
     return None if opener is None else [*range(opener.first, opener.end), *inside]
 
 
@@ -175,22 +171,23 @@ def _anchored(facts: Sequence[Facts], at: int, start: int) -> int | None:
     return at if at >= start else None
 
 
-def _pinned(history: History, at: int) -> list[int]:
+def _pinned(history: History, at: int, outputs: Sequence[Output]) -> list[int]:
     """Messages of exchanges before `at` that must stay: tool references in use, signed items of a provider."""
     facts = history.facts
-    wanted = history.deferred.intersection(name for fact in facts[at:] for name in fact.tool_names)
-    marked = [i for i in range(history.fixed, at) if facts[i].signed or wanted.intersection(facts[i].references)]
+    marked = [i for i in range(history.fixed, at) if facts[i].signed or facts[i].references]
     if not marked:
         return []
-    outputs = boundaries.outputs(history, history.fixed)
+    wanted = history.deferred.intersection(name for fact in facts[at:] for name in fact.tool_names)
+    marked = [i for i in marked if facts[i].signed or wanted.intersection(facts[i].references)]
     whole = {i: range(o.first, o.end) for o in outputs for i in range(o.first, o.end)}
     return sorted({j for i in marked for j in whole.get(i, range(i, i + 1)) if j < at})
 
 
-def _without_typed(history: History, allowed: Sequence[bool]) -> Iterator[Choice]:
+def _without_typed(history: History, allowed: Sequence[bool], outputs: Sequence[Output]) -> Iterator[Choice]:
     """Nothing typed is left to carry the pointer (a compaction stands before a running turn): it stands alone."""
-    for at in _starts(history, allowed, history.fixed):
-        if at > history.fixed and _opened(history, history.fixed, at, history.fixed, []) == []:
+    exchanges = [o for o in outputs if o.calls]
+    for at in _starts(history, allowed, history.fixed, exchanges):
+        if at > history.fixed and _opened(history, at, history.fixed, exchanges, []) == []:
             yield Choice(_compaction(history), None, at - 1, history.fixed)
 
 
