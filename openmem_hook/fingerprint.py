@@ -8,6 +8,7 @@ every hash starts with the name of the algorithm, so that a change of rules can'
 from __future__ import annotations
 
 import json
+import re
 from hashlib import blake2b
 from typing import Any
 
@@ -22,6 +23,8 @@ _ASIDE = b"openmem-aside-1:"
 ROOT = blake2b(_CHAIN + b"root", digest_size=SIZE).digest()
 
 _EXACT_FLOAT = 2**53
+_HUGE = re.compile(rb"[0-9]{19}")
+"""A number of so many digits may not fit 64 bits: the fast parser would make a float of it."""
 
 
 def dump(value: Any) -> bytes:
@@ -34,6 +37,8 @@ def dump(value: Any) -> bytes:
 
 def load(payload: bytes) -> Any:
     """Frozen JSON of ours back; the slower parser knows the lone surrogates that the fast one refuses."""
+    if _HUGE.search(payload):
+        return json.loads(payload)
     try:
         return orjson.loads(payload)
     except ValueError:

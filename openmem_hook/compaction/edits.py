@@ -18,10 +18,10 @@ from openmem_hook.tokens import Sizes
 class Cut:
     """What a head sends instead of the history from the lead up to its anchor.
 
-    `id`: 16 hex. `anchor`: fingerprint of the last message the head stands for; `anchor_digest` and `before`
-    (the identifying digest before it) find it again after drift, `anchor_unique` where the anchor carries call
-    ids. `head`: finished JSON, a list of messages. `shown`: digests of the messages the head shows, in order.
-    `head_sizes`: sizes of the head. `after_tokens`: estimate of the request right after the cut.
+    `id`: 16 hex. `anchor`: fingerprint of the last message the head stands for; `anchor_digest`, `before` (the
+    identifying digest before it) and `trail` (digests of the last model outputs up to it) find it again after
+    drift; `anchor_unique` where the anchor carries call ids. `head`: finished JSON, a list of messages, with its
+    sizes in `head_sizes`. `shown`: digests of the messages the head shows, in order.
     """
 
     id: str
@@ -29,6 +29,7 @@ class Cut:
     anchor_digest: bytes
     anchor_unique: bool
     before: bytes | None
+    trail: tuple[bytes, ...]
     head: bytes
     shown: tuple[bytes, ...]
     head_sizes: Sizes

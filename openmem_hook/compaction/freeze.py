@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from openmem_hook import fingerprint
 from openmem_hook.compaction import wording
 from openmem_hook.compaction.edits import Cut, SwapMap, sent_message
+from openmem_hook.compaction.standing import trail
 from openmem_hook.compaction.trim import Choice
 from openmem_hook.messages import Adapter, History, Part, Raw, facts_about
 from openmem_hook.tokens import ZERO
@@ -49,6 +50,7 @@ def freeze(
         anchor_digest=history.facts[anchor].digest,
         anchor_unique=bool(history.facts[anchor].answers or history.facts[anchor].calls),
         before=_before(history, anchor),
+        trail=trail(history, anchor),
         head=payload,
         shown=tuple(shown),
         head_sizes=sum((facts_about(adapter, raw, 0).sizes for raw in head), ZERO),

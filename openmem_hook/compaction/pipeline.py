@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction import estimate, trim, wording
@@ -24,6 +24,10 @@ SHORT_SHARE = 0.5
 """A short form's cap as a share of the size above which results are compressed."""
 SHORTEST = 600
 """Characters a short form may always have: header, a beginning and an end that still say something."""
+POINTER_BYTES = 4_000
+"""About what a pointer adds to a body: `wording.POINTER_CHARS` and what JSON puts around them."""
+RELIEF = 0.8
+"""Share of a hard limit down to which kept results are shortened, so that the next request fits too."""
 SQUEEZE = (4_000, 1_500, 600)
 """Caps in characters tried in turn on kept results when a request is over the hard limit."""
 
@@ -215,24 +219,36 @@ def _reason(draft: Draft) -> str:
 
 
 def _forced(draft: Draft) -> bool:
-    """The newest typed message asks for it, nothing has answered it yet, and no cut has done it already."""
+    """What was typed last asks for it, nothing has answered it yet, and no cut has done it already. A client may
+    send its command's record and the command's text as two messages."""
     for i in range(len(draft.history) - 1, _start(draft) - 1, -1):
-        fact = draft.history.facts[i]
-        if fact.role == "assistant":
+        if draft.history.facts[i].role == "assistant":
             return False
-        if fact.kind == "typed" or fact.forces:
-            return fact.forces
+        if draft.history.facts[i].forces:
+            return True
     return False
 
 
 def _over_hard(draft: Draft) -> bool:
-    limits = draft.rules.limits
-    size, media = _size(draft)
-    return (
-        (limits.hard is not None and draft.before > limits.hard)
-        or size > limits.max_body_bytes
-        or media > limits.max_media
-    )
+    return bool(_over(_load(draft), draft.rules.limits))
+
+
+class Load(NamedTuple):
+    """What a request weighs: estimated tokens, body bytes, media."""
+
+    tokens: float
+    bytes: int
+    media: int
+
+
+def _load(draft: Draft) -> Load:
+    return Load(draft.estimate, *_size(draft))
+
+
+def _over(load: Load, limits: Limits, share: float = 1.0) -> list[int]:
+    """The dimensions in which a load is over that share of its hard limit, as places in `Load`."""
+    hard = (limits.hard, limits.max_body_bytes, limits.max_media)
+    return [i for i, most in enumerate(hard) if most is not None and load[i] > most * share]
 
 
 def _size(draft: Draft) -> tuple[int, int]:
@@ -262,24 +278,37 @@ def _target(draft: Draft, reason: str) -> trim.Target:
     tight = reason == "hard"
     return trim.Target(
         tokens=room * limits.trim_to_fraction,
+        limit=room,
         bytes=limits.max_body_bytes * trim.SLACK if tight and size > limits.max_body_bytes else None,
         media=limits.max_media * trim.SLACK if tight and media > limits.max_media else None,
     )
 
 
 def _worth(draft: Draft, choice: trim.Choice, reason: str, gain: float) -> bool:
-    """True where the gain in tokens pays for the break; bytes and media count at the hard limit."""
+    """True where the gain pays for the break. A thread's first need not; at the hard limit any gain counts that
+    gets under it, and a repeated one that doesn't must be as large as any other."""
+    limits = draft.rules.limits
     if not choice.dropped(draft.history):
         return False
-    if reason == "limit" and draft.standing is not None:
-        return gain >= trim.REPEATED_GAIN * draft.rules.limits.trim_at
-    deeper = draft.standing is None or choice.anchor > draft.standing.index
-    return gain > 0 or (reason == "hard" and deeper and _over_size(draft))
+    enough = gain >= trim.REPEATED_GAIN * limits.trim_at
+    if reason != "hard":
+        return enough if reason == "limit" and draft.standing is not None else gain > 0
+    now, then = _load(draft), _load_after(draft, choice, gain)
+    over = _over(now, limits)
+    lower = [i for i in over if then[i] < now[i]]
+    if draft.standing is None or (lower and not _over(then, limits)):
+        return bool(lower)
+    most = (limits.hard or limits.trim_at, limits.max_body_bytes, limits.max_media)
+    return any(now[i] - then[i] >= trim.REPEATED_GAIN * most[i] for i in over) or (
+        enough and draft.before > limits.trim_at
+    )
 
 
-def _over_size(draft: Draft) -> bool:
-    size, media = _size(draft)
-    return size > draft.rules.limits.max_body_bytes or media > draft.rules.limits.max_media
+def _load_after(draft: Draft, choice: trim.Choice, gain: float) -> Load:
+    kept = [draft.sent[i] for i in choice.kept]
+    sent = (*draft.sent[: draft.history.lead], *kept, *draft.sent[choice.anchor + 1 :])
+    size = draft.history.overhead_bytes + POINTER_BYTES + sum(fact.bytes + 1 for fact in sent)
+    return Load(draft.before - gain, size, sum(fact.media for fact in sent))
 
 
 def _gain(draft: Draft, choice: trim.Choice, costs: Sequence[float]) -> float:
@@ -305,18 +334,23 @@ def _with_less(draft: Draft, made: Sequence[Swap]) -> Draft:
 
 
 def squeeze(draft: Draft) -> Draft:
-    """Still over the hard limit in tokens or bytes: shorten results that stay, the largest first."""
-    if not draft.rules.new_edits or draft.reason != "hard" or not _still_over(draft):
+    """Still over the hard limit in tokens or bytes: shorten results that stay, the largest first. Where even that
+    neither helps nor gains much, they stay as they were: the same would be tried with every request."""
+    if not draft.rules.new_edits or draft.reason != "hard" or not _heavy(draft, 1.0):
         return draft
+    less = draft
     for cap in SQUEEZE:
-        places = range(max(_start(draft), draft.history.fixed), len(draft.history))
+        places = range(max(_start(less), less.history.fixed), len(less.history))
         order = sorted(places, key=lambda i: -max_chars(draft.history.facts[i]))
-        made = [swap for i in order for swap in _swaps(draft, i, cap * 5 // 4, cap, "hard")]
-        fresh = [swap for swap in made if draft.swaps.get((swap.key, swap.call_id)) != swap]
-        draft = _until_under(draft, fresh)
-        if not _still_over(draft):
-            return draft
-    return draft
+        made = [swap for i in order for swap in _swaps(less, i, cap * 5 // 4, cap, "hard")]
+        fresh = [swap for swap in made if less.swaps.get((swap.key, swap.call_id)) != swap]
+        less = _until_under(less, fresh)
+        if not _heavy(less):
+            return less
+    limits = draft.rules.limits
+    now, then = _load(draft), _load(less)
+    much = any(now[i] - then[i] >= trim.REPEATED_GAIN * now[i] for i in _over(now, limits))
+    return less if much or not _heavy(less, 1.0) else draft
 
 
 def max_chars(fact: Facts) -> int:
@@ -329,7 +363,7 @@ def _until_under(draft: Draft, made: Sequence[Swap]) -> Draft:
     for at in range(0, len(made), step):
         batch = [s for s in made[at : at + step] if _shorter(draft, s)]
         draft = _with_less(draft, batch)
-        if not _still_over(draft):
+        if not _heavy(draft):
             return draft
     return draft
 
@@ -339,9 +373,9 @@ def _shorter(draft: Draft, swap: Swap) -> bool:
     return known is None or len(swap.text) < len(known.text)
 
 
-def _still_over(draft: Draft) -> bool:
-    limits = draft.rules.limits
-    return (limits.hard is not None and draft.estimate > limits.hard) or _size(draft)[0] > limits.max_body_bytes
+def _heavy(draft: Draft, share: float = RELIEF) -> bool:
+    """Over that share of a hard limit which shorter results would help against."""
+    return any(i < Load._fields.index("media") for i in _over(_load(draft), draft.rules.limits, share))
 
 
 STEPS: tuple[Step, ...] = (find, compress, weigh, cut, squeeze)

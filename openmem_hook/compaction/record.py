@@ -223,10 +223,11 @@ def savings_of(draft: Draft) -> Savings | None:
 
 
 def events_of(draft: Draft, about: Mapping[str, Any]) -> list[Event]:
-    found = []
-    for swap in draft.new_swaps:
-        if swap.reason == "size":
-            found.append(Event("compression", {**about, "id": swap.id, "chars_after": len(swap.text)}))
+    found = [
+        Event("compression", {**about, "id": swap.id, "chars_after": len(swap.text)})
+        for swap in draft.new_swaps
+        if swap.reason == "size"
+    ]
     if trimmed := draft.new_cut is not None or any(swap.reason == "hard" for swap in draft.new_swaps):
         found.append(Event("trim", {**about, **_trim_numbers(draft)}))
     if draft.reason == "forced" and draft.new_cut is not None:

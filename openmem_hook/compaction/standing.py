@@ -1,19 +1,24 @@
 """Which cut stands: found by the fingerprints in a request, through small drift too.
 
 An exact anchor is looked for first. Where the chain broke before an anchor, the anchor is found by its own
-digest, the messages the head shows must all still be there, and the chain goes on from the anchor's recorded
-fingerprint, so that everything after it has its old names again.
+digest: the messages the head shows must all still be there, and the last model outputs before it must be the
+recorded ones, since no client rewrites those and another branch has others. Then the chain goes on from the
+anchor's recorded fingerprint, so that everything after it has its old names again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction.boundaries import closed
 from openmem_hook.compaction.edits import Cut, Standing
 from openmem_hook.messages import History
+
+TRAIL = 8
+"""Model outputs that tell a line of history from its branches: a branch shares none after it left."""
 
 Followers = Callable[[bytes], frozenset[bytes]]
 """Digests of the messages known to have followed a fingerprint."""
@@ -52,19 +57,30 @@ def _drifted(
     history: History, cuts: Iterable[Cut], start: int, followers: Followers, ends: Sequence[bool]
 ) -> Standing | None:
     exact = set(history.keys)
-    wanted = {cut.anchor_digest: cut for cut in cuts if cut.anchor not in exact}
-    if not wanted:
-        return None
-    for i in range(len(history) - 1, start - 1, -1):
+    wanted: dict[bytes, list[Cut]] = {}
+    for cut in cuts:
+        if cut.anchor not in exact:
+            wanted.setdefault(cut.anchor_digest, []).append(cut)
+    for i in range(len(history) - 1, start - 1, -1) if wanted else ():
         fact = history.facts[i]
-        cut = wanted.get(fact.digest) if fact.identifies and ends[i + 1] else None
-        if cut is not None and _same_place(history, i, cut, followers) and _shows(history, i, cut):
-            return Standing(cut, i)
+        for cut in wanted.get(fact.digest, ()) if fact.identifies and ends[i + 1] else ():
+            if _same_place(history, i, cut, followers) and _shows(history, i, cut):
+                return Standing(cut, i)
     return None
 
 
+def trail(history: History, index: int) -> tuple[bytes, ...]:
+    """Digests of the last model outputs up to a message, newest first."""
+    facts = history.facts
+    said = (i for i in range(index, history.lead - 1, -1) if facts[i].role == "assistant" and facts[i].identifies)
+    return tuple(facts[i].digest for i in islice(said, TRAIL))
+
+
 def _same_place(history: History, index: int, cut: Cut, followers: Followers) -> bool:
-    """Call ids are unique; words are not, so a typed anchor must stand between the same neighbours."""
+    """The same line of history led here. Words are not unique, so a typed anchor must stand between the same
+    neighbours too."""
+    if trail(history, index) != cut.trail:
+        return False
     if cut.anchor_unique:
         return True
     if _neighbour(history, range(index - 1, history.lead - 1, -1)) != cut.before:

@@ -23,7 +23,8 @@ class Line(Protocol):
 @dataclass(frozen=True, slots=True)
 class Place:
     """`thread`: id of the thread, 0 for a new one. `seen`: the newest message was sent before (a retry or a
-    rewind). `shared`: how many messages from the front are known, the lead taken for known. `extends`: the thread's tip is in the request.
+    rewind). `shared`: how many messages from the front are known, the lead taken for known. `extends`: the thread's
+    tip is in the request.
     """
 
     thread: int

@@ -7,8 +7,8 @@ exchange is kept in the head: a deferred tool's reference that the tail still us
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from openmem_hook.compaction import boundaries
@@ -50,15 +50,18 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a cut should bring head and tail under, each None where that dimension is not over its limit."""
+    """What a cut should bring head and tail under, each None where that dimension is not over its limit; `limit`:
+    the tokens they may have at most."""
 
     tokens: float
+    limit: float
     bytes: float | None = None
     media: float | None = None
 
 
-def choices(history: History) -> Iterator[Choice]:
-    """Legal cuts from the first choice to the deepest."""
+def choices(history: History, signed: bool = True) -> Iterator[Choice]:
+    """Legal cuts from the first choice to the deepest. `signed`: a provider's signed items pin their exchange in
+    finished turns too, not only in the running one."""
     facts = history.facts
     ends = boundaries.closed(facts)
     allowed = boundaries.legal(history, ends)
@@ -77,7 +80,7 @@ def choices(history: History) -> Iterator[Choice]:
         return
     exchanges = [o for o in outputs if o.calls and o.first >= start]
     for at in _starts(history, allowed, start, exchanges):
-        pinned = _pinned(history, at, outputs)
+        pinned = _pinned(history, at, outputs, history.fixed if signed else start)
         before = [i for i in pinned if edge <= i < turn and i not in reply]
         inside = _opened(history, at, turn, exchanges, [i for i in pinned if start <= i < at])
         if inside is not None:
@@ -171,14 +174,15 @@ def _anchored(facts: Sequence[Facts], at: int, start: int) -> int | None:
     return at if at >= start else None
 
 
-def _pinned(history: History, at: int, outputs: Sequence[Output]) -> list[int]:
-    """Messages of exchanges before `at` that must stay: tool references in use, signed items of a provider."""
+def _pinned(history: History, at: int, outputs: Sequence[Output], signed_from: int) -> list[int]:
+    """Messages of exchanges before `at` that must stay: tool references in use, and what a provider signed at or
+    after `signed_from`."""
     facts = history.facts
     marked = [i for i in range(history.fixed, at) if facts[i].signed or facts[i].references]
     if not marked:
         return []
     wanted = history.deferred.intersection(name for fact in facts[at:] for name in fact.tool_names)
-    marked = [i for i in marked if facts[i].signed or wanted.intersection(facts[i].references)]
+    marked = [i for i in marked if (facts[i].signed and i >= signed_from) or wanted.intersection(facts[i].references)]
     whole = {i: range(o.first, o.end) for o in outputs for i in range(o.first, o.end)}
     return sorted({j for i in marked for j in whole.get(i, range(i, i + 1)) if j < at})
 
@@ -192,7 +196,22 @@ def _without_typed(history: History, allowed: Sequence[bool], outputs: Sequence[
 
 
 def choose(history: History, weights: Weights, target: Target) -> Choice | None:
-    """The first cut that fits the target, else the deepest."""
+    """The first cut that fits the target, else the deepest. Where what a provider signed in finished turns would
+    keep the request over its limit, it leaves with its turn."""
+    fitting, deepest = _fitting(choices(history), weights, target)
+    if fitting or deepest is None or not any(fact.signed for fact in history.facts):
+        return fitting or deepest
+    within = replace(target, tokens=target.limit)
+    if _fitting([deepest], weights, within)[0]:
+        return deepest
+    fitting, other = _fitting(choices(history, signed=False), weights, target)
+    return fitting or other
+
+
+def _fitting(
+    found: Iterable[Choice], weights: Weights, target: Target
+) -> tuple[Choice | None, Choice | None]:
+    """The first choice that fits, and the last one looked at."""
     measures = [
         (_sums(kind), kind, limit)
         for kind, limit in (
@@ -203,14 +222,14 @@ def choose(history: History, weights: Weights, target: Target) -> Choice | None:
         if limit is not None
     ]
     last = None
-    for choice in choices(history):
+    for choice in found:
         last = choice
         if all(
             sums[-1] - sums[choice.anchor + 1] + sum(kind[i] for i in choice.kept) <= limit
             for sums, kind, limit in measures
         ):
-            return choice
-    return last
+            return choice, choice
+    return None, last
 
 
 def _sums(values: Sequence[float]) -> list[float]:

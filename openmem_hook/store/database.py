@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import sqlite3
+import time
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import resources
@@ -67,13 +68,28 @@ def connect(path: Path, kind: str) -> sqlite3.Connection:
     _private_file(path)
     db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
-        for pragma in _PRAGMAS:
+        _patiently(db, _PRAGMAS[0])
+        for pragma in _PRAGMAS[1:]:
             db.execute(pragma)
         _migrate(db, kind)
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _patiently(db: sqlite3.Connection, pragma: str) -> None:
+    """SQLite itself doesn't wait here: while another connection makes a new database a WAL one, it says busy."""
+    until = time.monotonic() + BUSY_S
+    while True:
+        try:
+            db.execute(pragma)
+        except sqlite3.OperationalError as error:
+            if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(0.002)
+        else:
+            return
 
 
 def inode(path: Path) -> int:
@@ -130,8 +146,13 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def is_damage(error: BaseException) -> bool:
+    return isinstance(error, DamagedError) or _code(error) in _DAMAGED
+
+
+def _code(error: BaseException) -> int:
+    """SQLite's primary error code, 0 for an error of another origin."""
     code = getattr(error, "sqlite_errorcode", None)
-    return isinstance(error, DamagedError) or (code is not None and (code & 0xFF) in _DAMAGED)
+    return code & 0xFF if isinstance(code, int) else 0
 
 
 def set_aside(path: Path, damaged: int) -> None:

@@ -157,6 +157,7 @@ def cut_from(name: str, anchor: bytes, reason: str, generation: int, standing: s
         anchor_digest=bytes.fromhex(told["anchor_digest"]),
         anchor_unique=told["anchor_unique"],
         before=None if before is None else bytes.fromhex(before),
+        trail=tuple(map(bytes.fromhex, told["trail"])),
         head=payload,
         shown=tuple(map(bytes.fromhex, told["shown"])),
         head_sizes=Sizes(*told["head_sizes"]),
@@ -172,6 +173,7 @@ def _cut_detail(cut: Cut) -> str:
             "anchor_digest": cut.anchor_digest.hex(),
             "anchor_unique": cut.anchor_unique,
             "before": None if cut.before is None else cut.before.hex(),
+            "trail": [digest.hex() for digest in cut.trail],
             "shown": [digest.hex() for digest in cut.shown],
             "head_sizes": cut.head_sizes.counts(),
         }
