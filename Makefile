@@ -20,8 +20,10 @@ demo: $(READY)  ## watch a long session through the real gateway and a scripted 
 serve: $(READY)  ## run the gateway on 127.0.0.1:4000 with litellm_config.yaml (ARGS="--port 4100" for options)
 	@exec $(BIN)/openmem serve $(ARGS)
 
+# The tests that run the real gateway come by themselves: they have processes of their own to share the cores with.
 test: check  ## format, lint, types, import contracts, all tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not e2e" $(ARGS)
+	$(BIN)/python -m pytest -m e2e $(ARGS)
 
 check: $(READY)  ## what `make test` runs before the tests
 	$(BIN)/ruff format --check .
@@ -34,7 +36,7 @@ format: $(READY)  ## format the code and mend what the linter can
 	$(BIN)/ruff check --fix .
 
 laws: $(READY)  ## the property tests, longer (EXAMPLES=3000 each)
-	OPENMEM_LAWS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -m laws $(ARGS)
+	OPENMEM_LAWS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n 2 -m laws $(ARGS)
 
 bench: $(READY)  ## measure speed, disk, memory and estimates
 	@exec $(BIN)/python -m tests.bench $(ARGS)

@@ -44,7 +44,7 @@ def checks(session: Session, stored: Stored, trim_at: int) -> Iterator[Check]:
     yield Check(f"the session was trimmed more than once ({len(stored.trims)} times)", len(stored.trims) > 1)
     largest = max(sent.tokens for sent in through)
     yield Check(
-        f"no prompt went over the limit of {trim_at:,} tokens by more than estimates may be off (largest: {largest:,})",
+        f"no prompt went over {trim_at:,} tokens by more than {ESTIMATE_ERROR:.0%} (largest: {largest:,})",
         largest <= trim_at * (1 + ESTIMATE_ERROR),
     )
     missed = len(breaks(through))

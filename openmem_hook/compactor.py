@@ -73,7 +73,8 @@ MEMO_SLACK = 2
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request as the edge hands it over. `session_id` is None where the client named none; `tenant` and
-    all names in it come from the gateway's authentication; `may_edit` is false where the plugin is off."""
+    all names in it come from the gateway's authentication; `may_edit` is false where the plugin is off; `project` is a
+    hash of what the client calls its own, "" for nothing."""
 
     adapter: Adapter
     body: Mapping[str, Any]
@@ -86,6 +87,7 @@ class Request:
     limits: Limits
     call_id: str | None = None
     may_edit: bool = True
+    project: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,7 @@ class Compactor:
         if not request.may_edit and self._is_strange(folder, name, history):
             return Outcome(request.body)
         live = self.pool.session(folder, name)
-        with live.held():
+        with live.used():
             return self._with_session(request, history, live, ticket, started)
 
     def _memo(self, request: Request) -> Memo:
@@ -382,9 +384,6 @@ class Compactor:
     def _claim(self, db: sqlite3.Connection, live: Live, write: Write, ticket: Ticket) -> bool:
         try:
             return sessions.claim(db, live.state, write, ticket)
-        except (sqlite3.Error, OSError) as error:
-            live.file.failed(error)
-            raise
         finally:
             if live.state.behind and not live.tidying:
                 live.tidying = True
@@ -395,8 +394,8 @@ class Compactor:
         try:
             with contextlib.suppress(sqlite3.Error, OSError, StoreError, SessionBusyError):
                 while live.state.behind:
-                    with live.held():  # by pieces: requests of the session come in between
-                        sessions.tidy(live.database(), live.state)
+                    with live.used() as db:  # by pieces: requests of the session come in between
+                        sessions.tidy(db, live.state)
         finally:
             live.tidying = False
 
@@ -409,7 +408,7 @@ class Compactor:
         agent, model, state = request.agent, request.model, live.state
 
         def tell(db: sqlite3.Connection) -> bool:
-            catalog.touch(db, live.name, now, agent, model)
+            catalog.touch(db, live.name, now, agent, model, request.project)
             if live.catalogued is not db:  # a catalog that was lost learns again what this session has
                 catalog.index_edits(db, live.name, state.cuts, [swap.id for swap in state.swaps.values()])
                 live.catalogued = db
@@ -536,17 +535,12 @@ class Compactor:
         now, learned = self.clock(), Learned()
         event = Event("usage", _usage_data(pending, usage))
         live = self.pool.session(pending.tenant, pending.session)
-        with live.held():
-            db = live.database()
-            try:
-                if pending.sample is None:
-                    sessions.add_events(db, [event], now)
-                else:
-                    learned = learn(pending.sample, live.state.reports, usage.prompt_tokens)
-                    sessions.record_usage(db, live.state, _report(pending, pending.sample, usage, learned, event, now))
-            except (sqlite3.Error, OSError) as error:
-                live.file.failed(error)
-                raise
+        with live.used() as db:
+            if pending.sample is None:
+                sessions.add_events(db, [event], now)
+            else:
+                learned = learn(pending.sample, live.state.reports, usage.prompt_tokens)
+                sessions.record_usage(db, live.state, _report(pending, pending.sample, usage, learned, event, now))
         rates = self._learned_rates(pending, learned)
         lane = "1h" if "1h" in pending.layout else ("5m" if pending.layout else "")
         told = (live.name, [event], now, rates, lane, pending.model)

@@ -19,7 +19,7 @@ from pathlib import Path
 from openmem_hook.compaction.record import Event
 from openmem_hook.store import catalog, database
 from openmem_hook.store.database import StoreError
-from openmem_hook.store.pool import Pool
+from openmem_hook.store.pool import Pool, SessionBusyError
 
 LOG = logging.getLogger("openmem")
 CHORE = "retention"
@@ -73,7 +73,7 @@ class Retention:
                 break
             try:
                 gone += self._tenant(tenant, before)
-            except (sqlite3.Error, OSError, StoreError) as error:
+            except (sqlite3.Error, OSError, StoreError, SessionBusyError) as error:
                 broken.append(error)
         if broken:
             told = broken[0].strerror if isinstance(broken[0], OSError) else broken[0]

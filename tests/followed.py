@@ -81,14 +81,13 @@ class Followed:
 
     def cached(self) -> None:
         """The cache held all of the request before, but once for each trim."""
-        missed = [at for at in range(1, len(self.answered)) if self._missed(at)]
         trims = len(self.events("trim"))
-        assert len(missed) == trims, f"missed at {missed}, {trims} trims"
+        assert len(self.missed()) == trims, f"missed at {self.missed()}, {trims} trims"
 
-    def _missed(self, at: int) -> bool:
-        before, now = self.answered[at - 1]["prompt_tokens"], self.answered[at]
-        whole = before if now["route"] == "anthropic" else before - before % STEP
-        return bool(now["cache"]["read"] < whole)
+    def missed(self) -> list[int]:
+        """Places of the requests for which the cache did not hold all of the one before."""
+        pairs = enumerate(zip(self.answered, self.answered[1:], strict=False), 1)
+        return [at for at, (before, now) in pairs if now["cache"]["read"] < _cached(before)]
 
     def kept(self) -> None:
         """Every message that was sent can be read back, and is there once."""
@@ -106,6 +105,12 @@ class Followed:
         """One usage record for each answer, with the provider's numbers."""
         until(lambda: len(self.events("usage")) >= len(self.answered), f"usage of {self.tag}")
         assert Counter(map(of_record, self.events("usage"))) == Counter(map(of_provider, self.answered))
+
+
+def _cached(note: Json) -> int:
+    """Tokens of a request that a cache can hold."""
+    tokens: int = note["prompt_tokens"]
+    return tokens if note["route"] == "anthropic" else tokens - tokens % STEP
 
 
 def messages_of(body: Json) -> list[Any]:
@@ -133,11 +138,12 @@ def begin(
     http: httpx.AsyncClient,
     gateway: Gateway,
     upstream: Upstream,
-    client: str,
+    client: str | type[Agent],
     tag: str,
     who: str = "alice",
     **options: Any,
 ) -> Followed:
-    kind, model = CLIENTS[client]
+    """`client`: one of CLIENTS, or another class of agent with its `model`."""
+    kind, model = CLIENTS[client] if isinstance(client, str) else (client, "")
     options = {"model": model, "session": tag, "headers": bearer(who), **options}
     return Followed(kind(http, **options), tag, upstream, gateway)

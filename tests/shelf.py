@@ -58,8 +58,16 @@ class Shelf:
         self.desk.close()
         self.pool.close()
 
-    def put(self, rows: Sequence[Row | str], *, owner: str = "user:alice", session: str = "s", behind: bool = False,
-            at: float = NOW) -> str:  # fmt: skip
+    def put(
+        self,
+        rows: Sequence[Row | str],
+        *,
+        owner: str = "user:alice",
+        session: str = "s",
+        behind: bool = False,
+        at: float = NOW,
+        project: str = "",
+    ) -> str:
         """Stores a session and returns its name. `behind`: only what a request indexes itself is indexed."""
         tenant, name = names.tenant_folder(owner), names.session_name(owner, session)
         path = self.pool.session_path(tenant, name)
@@ -69,7 +77,7 @@ class Shelf:
                 sessions.claim(db, state, self._write(row, state), Ticket())
             while state.behind and not behind:
                 sessions.tidy(db, state)
-        self.pool.catalog(tenant, lambda db: catalog.touch(db, name, at, "claude-code", "m"))
+        self.pool.catalog(tenant, lambda db: catalog.touch(db, name, at, "claude-code", "m", project))
         return name
 
     def _write(self, row: Row, state: sessions.SessionState) -> Write:

@@ -26,7 +26,7 @@ STORED = Stored(Path("s.db"), 11, [TRIM, TRIM], [], [USED] * 6, [Found(DETAIL, 5
 BROKEN = {
     "a refused request": ({"refused": ["no"]}, {}, "accepted all"),
     "a single trim": ({}, {"trims": [TRIM]}, "more than once"),
-    "a prompt over the limit": ({"through": [Sent(3031, 0)]}, {}, "went over the limit"),
+    "a prompt over the limit": ({"through": [Sent(3031, 0)]}, {}, "no prompt went over"),
     "a cache miss without a trim": ({"through": [*THROUGH[:2], Sent(3000, 0), *THROUGH[3:]]}, {}, "missed at trims"),
     "a lost usage record": ({}, {"usage": [USED] * 5}, "one usage record"),
     "a lost message": ({}, {"messages": 10}, "every message is in the store"),

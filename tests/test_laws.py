@@ -46,7 +46,7 @@ def same_model(body: Json) -> Json:
 @lawful
 @given(data=st.data())
 def test_l1_a_request_under_its_limits_is_the_same_body_but_for_the_note(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, most_turns=4, most_steps=5))
+    body = data.draw(bodies(fmt, most_turns=3, most_steps=4))
     with walking(standing_instruction=False) as walk:
         out = walk.send(body)
         assert orjson.dumps(out) == orjson.dumps(body)
@@ -54,7 +54,8 @@ def test_l1_a_request_under_its_limits_is_the_same_body_but_for_the_note(fmt: Fo
         walk.restart(trim_at_tokens=100_000)
         out = walk.send(body)
         assert orjson.dumps(messages_of(without_note(out))) == orjson.dumps(messages_of(body))
-        assert {k: v for k, v in out.items() if v != body.get(k)}.keys() <= {"system", "instructions", "messages", "input"}
+        changed_keys = {k for k, v in out.items() if v != body.get(k)}
+        assert changed_keys <= {"system", "instructions", "messages", "input"}
 
 
 def without_note(body: Json) -> Json:
@@ -75,7 +76,7 @@ def without_note(body: Json) -> Json:
 @lawful
 @given(data=st.data())
 def test_l2_between_breaks_every_request_is_a_prefix_of_the_next(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=4, most_steps=5))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
     with walking() as walk:
         before, trims = None, 0
@@ -115,7 +116,7 @@ def disturb(walk: Walk, rng: Random) -> None:
 @lawful
 @given(data=st.data())
 def test_l3_a_legal_body_stays_legal_at_every_limit(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=4, most_steps=5))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     at = data.draw(st.integers(1000, 6000))
     media = data.draw(st.sampled_from((1, 2, 90)))
     over = data.draw(st.sampled_from((0, 60, 300)))
@@ -130,7 +131,7 @@ def test_l3_a_legal_body_stays_legal_at_every_limit(fmt: Format, data: st.DataOb
 @lawful
 @given(data=st.data())
 def test_l4_every_message_can_be_read_back_equal_and_once(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=4, most_steps=5))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     with walking() as walk:
         for request in growth(body):
             walk.send(request)
@@ -195,7 +196,7 @@ def is_mixed(message: Json) -> bool:
 @lawful
 @given(data=st.data())
 def test_l6_workers_on_one_store_send_the_same_bytes(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=4, most_steps=5))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     with walking() as walk:
         walk.join(**SMALL)
         walk.join(**{**SMALL, "trim_to_fraction": 0.6})
@@ -208,7 +209,7 @@ def test_l6_workers_on_one_store_send_the_same_bytes(fmt: Format, data: st.DataO
 @lawful
 @given(data=st.data())
 def test_l7_what_is_sent_follows_the_history_that_came(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=4, most_steps=5))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
     with walking() as walk:
         for request in growth(body):
@@ -242,10 +243,15 @@ def without_pointer(body: Json) -> Json:
     for message in messages_of(made):
         content = message.get("content")
         if isinstance(content, str):
-            message["content"] = content.split("</openmem-pointer>\n\n")[-1]
+            message["content"] = unpointed(content)
         elif isinstance(content, list):
-            message["content"] = [b for b in content if not str(b.get("text", "")).startswith("<openmem-pointer>")]
+            blocks = [{**b, "text": unpointed(b["text"])} if isinstance(b.get("text"), str) else b for b in content]
+            message["content"] = [b for b in blocks if b.get("text") != "" or len(blocks) == 1]
     return made
+
+
+def unpointed(text: str) -> str:
+    return text.split("</openmem-pointer>")[-1].removeprefix("\n\n") if "<openmem-pointer>" in text else text
 
 
 def plain(message: Json) -> str:
@@ -260,7 +266,7 @@ def plain(message: Json) -> str:
 @lawful
 @given(data=st.data())
 def test_l8_small_drift_finds_the_same_cut_and_sends_the_same_head(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=4, most_steps=5))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
     with walking() as walk:
         for request in growth(body):
@@ -297,7 +303,7 @@ HOSTILE = (
 @lawful
 @given(data=st.data())
 def test_l12_quoted_words_never_close_the_frame_they_stand_in(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=4, most_steps=5))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     words = data.draw(st.lists(st.sampled_from(HOSTILE) | st.text(max_size=60), min_size=1, max_size=4))
     spoiled = copy.deepcopy(body)
     for at, said in zip(turns_of(body)[:-1], words, strict=False):
@@ -305,7 +311,8 @@ def test_l12_quoted_words_never_close_the_frame_they_stand_in(fmt: Format, data:
     with walking() as walk:
         walk.send(spoiled)
         for (payload,) in walk.rows("SELECT payload FROM edits WHERE kind = 'cut'"):
-            pointer = next(t for m in orjson.loads(payload) for t in texts_of(m) if t.startswith("<openmem-pointer>\n"))
+            said = (text for message in orjson.loads(payload) for text in texts_of(message))
+            pointer = next(text for text in said if text.startswith("<openmem-pointer>\n"))
             frame = pointer.split("</openmem-pointer>")[0]
             assert frame.count("<openmem-pointer>") == 1
             assert len(frame) < 4000

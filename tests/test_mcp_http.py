@@ -14,10 +14,12 @@ from fastapi import FastAPI, HTTPException, Request
 from litellm.proxy._types import LitellmUserRoles, UserAPIKeyAuth
 from litellm.proxy.auth.route_checks import RouteChecks
 
-from openmem_hook.gateway import routes
+from openmem_hook.gateway import identity, routes
 from openmem_hook.tools import TOOLS
 from tests.conftest import make_key
-from tests.gateway import bearer, gateway, http, upstream  # noqa: F401 - fixtures
+from tests.conversation import Conversation
+from tests.gateway import bearer, gateway, http, query, upstream  # noqa: F401 - fixtures
+from tests.kit.builders import user
 from tests.kit.clients import ClaudeCode
 from tests.shelf import Shelf, number
 from tests.tool_client import ACCEPT, call, rpc
@@ -118,6 +120,31 @@ async def test_the_clients_own_session_and_project_come_first(door: httpx.AsyncC
     assert text.index(own) < text.index(newer)
     text, _ = await call(door, "smart_compact_search", as_("bob"), meta={"sessionId": "codex-1"}, query="needle")
     assert "total_matches: 0" in text
+
+
+async def test_sessions_of_the_project_that_a_header_names_come_first(door: httpx.AsyncClient, shelf: Shelf) -> None:
+    header = {"x-openmem-project": "shop"}
+    same = shelf.put(["needle here"], session="a", at=1.0, project=identity.project_of(header))
+    newer = shelf.put(["needle there"], session="b", at=2.0)
+    text, _ = await call(door, "smart_compact_search", as_("alice"), query="needle")
+    assert text.index(newer) < text.index(same)
+    text, _ = await call(door, "smart_compact_search", as_("alice") | header, query="needle")
+    assert text.index(same) < text.index(newer)
+
+
+async def test_a_request_tells_the_catalog_its_project(new_hook, state_dir: Path) -> None:
+    talk = Conversation(new_hook())
+    headers = {"x-claude-code-session-id": "session-1", "x-openmem-project": "shop"}
+    body = {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 9,
+        "tools": [{"name": "Read", "input_schema": {"type": "object"}}],
+        "messages": [user("hello")],
+    }
+    await talk.send(body, proxy_server_request={"headers": headers})
+    (catalog,) = (state_dir / "context").glob("*/catalog.db")
+    assert query(catalog, "SELECT project FROM sessions") == [(identity.project_of(headers),)]
+    assert "shop" not in str(query(catalog, "SELECT * FROM sessions"))
 
 
 @pytest.mark.parametrize("role", [LitellmUserRoles.INTERNAL_USER, LitellmUserRoles.CUSTOMER, None])

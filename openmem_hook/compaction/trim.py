@@ -82,7 +82,7 @@ def choices(history: History, signed: bool = True) -> Iterator[Choice]:
     for at in _starts(history, allowed, start, exchanges):
         pinned = _pinned(history, at, outputs, history.fixed if signed else start)
         before = [i for i in pinned if edge <= i < turn and i not in reply]
-        inside = _opened(history, at, turn, exchanges, [i for i in pinned if start <= i < at])
+        inside = _opened(history, at, start, exchanges, [i for i in pinned if start <= i < at])
         if inside is not None:
             yield Choice((*preamble, *sorted({*before, *reply}), *typed, *inside), turn, at - 1, turn)
 
@@ -151,19 +151,20 @@ def _starts(history: History, allowed: Sequence[bool], start: int, exchanges: Se
                 yield place
 
 
-def _opened(
-    history: History, at: int, turn: int, exchanges: Sequence[Output], inside: list[int]
-) -> list[int] | None:
-    """What the head keeps of a running turn. Where the provider wants its first output to start with thinking,
-    the nearest exchange that does is kept too; None where there is none."""
+def _opened(history: History, at: int, start: int, exchanges: Sequence[Output], inside: list[int]) -> list[int] | None:
+    """What the head keeps of a running turn: what is pinned, and the nearest exchange before it where roles ask for
+    one. A provider may want the turn's first output to start with thinking, and an output to follow a system
+    message. None where there is no such exchange."""
     facts = history.facts
-    if not history.must_start_with_thinking or not any(f.has_thinking for f in facts[turn:]):
+    shown = next((i for i in (*inside, *range(at, len(facts))) if facts[i].role == "assistant"), len(facts))
+    before = [o for o in exchanges if o.end <= shown]
+    thought = history.must_start_with_thinking and any(f.has_thinking for f in facts[start:])
+    unthought = thought and shown < len(facts) and not facts[shown].starts_with_thinking
+    ends_in_system = not inside and start > 0 and facts[start - 1].role == "system"
+    alone = ends_in_system and at < len(facts) and facts[at].role != "assistant"
+    if not before or not (alone or unthought):
         return inside
-    shown = next((i for i in (*inside, *range(at, len(facts))) if facts[i].role == "assistant"), None)
-    before = [o for o in exchanges if shown is not None and o.end <= shown]
-    if not before or shown is None or facts[shown].starts_with_thinking:
-        return inside
-    opener = next((o for o in reversed(before) if facts[o.first].starts_with_thinking), None)
+    opener = next((o for o in reversed(before) if facts[o.first].starts_with_thinking or not unthought), None)
     return None if opener is None else [*range(opener.first, opener.end), *inside]
 
 

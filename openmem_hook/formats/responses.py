@@ -73,12 +73,18 @@ def lead_of(messages: Sequence[Raw]) -> int:
 def role_of(raw: Raw) -> str:
     if isinstance(raw, str):
         return "user"
-    kind = raw.get("type") if isinstance(raw, dict) else None
+    kind = _kind(raw) if isinstance(raw, dict) else None
     if kind in (None, "message"):
         return _ROLES.get(str(raw.get("role")), "unknown") if isinstance(raw, dict) else "unknown"
     if kind == "reasoning" or kind in _CALLS or kind in _SERVER or kind in _COMPACTION or _searched(raw):
         return "assistant"
     return "tool" if kind in _RESULTS else "unknown"
+
+
+def _kind(raw: Mapping[str, Any]) -> str | None:
+    """The item's type, None where it says none; whatever is no name is a type that nobody knows."""
+    kind = raw.get("type")
+    return kind if kind is None or isinstance(kind, str) else ""
 
 
 def _searched(raw: Mapping[str, Any]) -> bool:
@@ -91,7 +97,7 @@ def parts_of(raw: Raw) -> list[Part]:
         return [blocks.text_part(raw, classify(raw), 0)]
     if not isinstance(raw, dict):
         return [blocks.opaque_part(raw, 0)]
-    kind = raw.get("type")
+    kind = _kind(raw)
     if kind in (None, "message"):
         role = role_of(raw)
         return [_part(b, i, role) for i, b in enumerate(blocks.blocks_of(raw.get("content"), "input_text"))]

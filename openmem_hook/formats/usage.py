@@ -11,6 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 
+MOST = 2**40
+"""No request has as many tokens: such a count, like NaN, is a fault, and would not fit the store."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one request. `cache_write` is all that was written, `cache_write_1h` the part kept an hour."""
@@ -88,7 +92,7 @@ def _first(*values: Any) -> int | None:
 
 
 def _count(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < MOST:
         return None
     return int(value)
 

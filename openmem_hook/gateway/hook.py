@@ -92,7 +92,7 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
         call_id = identity.call_id_of(data) if isinstance(data, dict) else None
         self.watch.asked(call_id)
         adapter = adapter_for(call_type, data) if isinstance(data, dict) else None
-        if adapter is None:
+        if adapter is None or identity.is_no_turn(key):
             return None
         headers = identity.headers_of(data)
         model = models.facts_for(data.get("model"), data)
@@ -121,6 +121,7 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
             limits=config.limits(settings, model),
             call_id=call_id,
             may_edit=settings.enabled_for(session.agent),
+            project=identity.project_of(headers),
         )
 
 

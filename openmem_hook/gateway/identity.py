@@ -288,6 +288,15 @@ def _made_ids(
     return (text for text in map(said, values) if text)
 
 
+PROJECT_HEADER = "x-openmem-project"
+
+
+def project_of(headers: Mapping[str, str]) -> str:
+    """The project a client names with its requests and its tools, as a hash; empty where it names none."""
+    name = said(headers.get(PROJECT_HEADER))
+    return "" if name is None else hashlib.sha256(_encoded(name)).hexdigest()[:16]
+
+
 # --- the call --------------------------------------------------------------------------------------------
 
 _RANDOM_UUID = re.compile(
@@ -299,6 +308,15 @@ def call_id_of(data: Mapping[str, Any]) -> str | None:
     """LiteLLM's id of this call, the key between request and usage. A client may choose it with a header."""
     logging = data.get("litellm_logging_obj")
     return _text(data.get("litellm_call_id")) or _text(getattr(logging, "litellm_call_id", None)) or None
+
+
+_NO_TURN = re.compile(r"(?:count[_-]?tokens(?::\w+)?|/input_tokens|/compact)/?$", re.IGNORECASE)
+
+
+def is_no_turn(user_api_key_dict: object) -> bool:
+    """True for a history that is sent to be counted or condensed. Only the route says so where the gateway passes
+    bodies through: they have the shape of a turn."""
+    return _NO_TURN.search(_attribute(user_api_key_dict, "request_route")) is not None
 
 
 def passthrough_session(call: object) -> str | None:

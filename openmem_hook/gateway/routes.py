@@ -8,7 +8,6 @@ found. Stateless, JSON answers: any worker answers any request. The SDK's sessio
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,7 +25,6 @@ from openmem_hook.tools import Caller, Desk
 
 PATH = "/v1/mcp/openmem"
 CALLER = "openmem.caller"
-PROJECT_HEADER = "x-openmem-project"
 _CODEX_SESSION = ("sessionId", "session_id", "threadId", "thread_id")
 
 
@@ -108,16 +106,10 @@ def router(desk: Desk, authenticated: Any, tenant_mode: str, proxy: Any) -> APIR
     @routes.post(PATH, include_in_schema=False)
     async def serve(request: Request, key: Any = Depends(authenticated)) -> Response:  # noqa: B008 - FastAPI's way
         tenant = identity.tenant_of(key, tenant_mode, identity.authentication_of(proxy))
-        request.scope[CALLER] = (tenant, names.tenant_folder(tenant), project_name(request.headers.get(PROJECT_HEADER)))
+        request.scope[CALLER] = (tenant, names.tenant_folder(tenant), identity.project_of(request.headers))
         return _Handed(await endpoint.manager(), await request.body())
 
     return routes
-
-
-def project_name(said: str | None) -> str:
-    """A project as the catalog knows it: hashed, "" for none."""
-    text = identity.said(said)
-    return "" if text is None else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def add_to(proxy: Any, desk: Desk, tenant_mode: str) -> bool:

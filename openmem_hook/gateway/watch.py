@@ -23,7 +23,9 @@ LOG = logging.getLogger("openmem")
 EVERY_S = 60.0
 """Seconds between two lines about the same kind of failure."""
 REMEMBERED = 4096
-AGENT_CALLS = frozenset({"anthropic_messages", "acompletion", "completion", "aresponses", "responses"})
+AGENT_CALLS = frozenset(
+    {"anthropic_messages", "acompletion", "completion", "aresponses", "responses", "_aresponses_websocket"}
+)
 NOBODY = "local"
 """Whose a failure is that came before anyone was known: the tenant of gateways without authentication."""
 _TENANT: ContextVar[str] = ContextVar("openmem_tenant", default=NOBODY)

@@ -14,13 +14,14 @@ _BATCH = 500
 """Parameters a statement: below every build's limit."""
 
 
-def touch(db: sqlite3.Connection, session: str, now: float, agent: str, model: str) -> None:
-    """A session exists and was used now."""
+def touch(db: sqlite3.Connection, session: str, now: float, agent: str, model: str, project: str = "") -> None:
+    """A session exists and was used now. `project`: its name as a hash, "" where the client tells none."""
     with database.transaction(db):
         db.execute(
-            "INSERT INTO sessions (name, created_at, last_seen, agent, model) VALUES (?, ?, ?, ?, ?) "
-            "ON CONFLICT (name) DO UPDATE SET last_seen = max(last_seen, excluded.last_seen), model = excluded.model",
-            (session, now, now, agent, model),
+            "INSERT INTO sessions (name, created_at, last_seen, agent, model, project) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET last_seen = max(last_seen, excluded.last_seen), model = excluded.model, "
+            "project = excluded.project",
+            (session, now, now, agent, model, project),
         )
 
 

@@ -105,6 +105,18 @@ class Live:
         finally:
             self.lock.release()
 
+    @contextlib.contextmanager
+    def used(self) -> Iterator[sqlite3.Connection]:
+        """With the lock, the database and its state. After an error in it the connection is not trusted. Raises
+        sqlite3.Error, OSError, StoreError or SessionBusyError."""
+        with self.held():
+            db = self.database()
+            try:
+                yield db
+            except (sqlite3.Error, OSError) as error:
+                self.file.failed(error)
+                raise
+
     @property
     def unwritten(self) -> bool:
         """True while memory knows of something sent that the database doesn't hold."""

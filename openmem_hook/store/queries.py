@@ -13,7 +13,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -88,14 +88,23 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A message that matches. `lines`: ids of its first matching lines, or of those that show most of it where no line
+    matches alone; None where the index is still to be asked. `matching`: how many lines match."""
+
+    seq: int
+    score: float
+    lines: tuple[int, ...] | None = None
+    matching: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
-    """A message that matches. `lines`: the first matching ones with their numbers from 1, or those that show most of
-    it where no single line matches; `matching`: how many lines match."""
+    """A match to be shown. `lines`: numbers from 1, and texts."""
 
     message: Message
     lines: Sequence[tuple[int, str]]
     matching: int
-    score: float
 
 
 @dataclass(slots=True)
@@ -104,7 +113,7 @@ class Found:
 
     total: int = 0
     line_matches: int = 0
-    hits: list[Hit] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     complete: bool = True
 
 
@@ -172,7 +181,7 @@ class Breather:
 # --- words ------------------------------------------------------------------------------------------------
 
 
-def search_words(db: sqlite3.Connection, query: words.Query, filters: Filters, limit: int) -> Found:
+def search_words(db: Reader, query: words.Query, filters: Filters, limit: int) -> Found:
     """Messages that have every piece of the query, by bm25, the newest first where equal; lines that have every
     piece. Raises sqlite3.OperationalError where the time is over."""
     if not query.pieces:
@@ -183,18 +192,22 @@ def search_words(db: sqlite3.Connection, query: words.Query, filters: Filters, l
     aside = _search_aside(db, query, filters)
     found.total += aside.total
     found.line_matches += aside.line_matches
-    found.hits = best(found.hits + aside.hits, limit)
+    found.places = sorted(found.places + aside.places, key=lambda place: (-place.score, -place.seq))[:limit]
     return found
 
 
-def best(hits: Sequence[Hit], limit: int) -> list[Hit]:
-    return sorted(hits, key=lambda hit: (-hit.score, -hit.message.seq))[:limit]
+def hit(db: Reader, place: Place, query: words.Query | None, filters: Filters) -> Hit:
+    """A place with its texts; `query` is what found it, None for a pattern."""
+    lines, matching = place.lines, place.matching
+    if lines is None and query is not None:
+        lines, matching = _Indexed(db, query, filters).lines_of(place.seq)
+    return Hit(message(db, place.seq), [_line(db, line) for line in lines or ()], matching)
 
 
 class _Indexed:
     """A query over what the full-text index holds and can be trusted with."""
 
-    def __init__(self, db: sqlite3.Connection, query: words.Query, filters: Filters) -> None:
+    def __init__(self, db: Reader, query: words.Query, filters: Filters) -> None:
         self._db, self._query = db, query
         condition, self._values = filters.sql()
         if db.execute("SELECT 1 FROM unspaced LIMIT 1").fetchone():
@@ -204,17 +217,24 @@ class _Indexed:
 
     def found(self, limit: int) -> Found:
         if not self._query.verbatim:
-            total, lines = self._count(self._matching, self._given), self._line_count()
-            return Found(total, lines, self._hits(limit, None))
-        ids, chosen = self._checked()
-        return Found(len(chosen), len(ids), self._hits(limit, chosen))
+            sql, values = self._lines(self._query.pieces, "count(*)")
+            lines = int(self._db.execute(sql, values).fetchone()[0])
+            total = self._db.execute(f"SELECT count(*) FROM {self._matching}", self._given).fetchone()  # noqa: S608
+            return Found(int(total[0]), lines, self._ranked(limit, None))
+        lines, chosen = self._checked()
+        return Found(len(chosen), lines, self._ranked(limit, chosen))
 
-    def _count(self, matching: str, values: Sequence[Any]) -> int:
-        return int(self._db.execute(f"SELECT count(*) FROM {matching}", values).fetchone()[0])  # noqa: S608
-
-    def _line_count(self) -> int:
-        sql, values = self._lines(self._query.pieces, "count(*)")
-        return int(self._db.execute(sql, values).fetchone()[0])
+    def lines_of(self, seq: int) -> tuple[tuple[int, ...], int]:
+        """The lines of a message to be shown, and how many match."""
+        sql, values = self._lines(self._query.pieces, "f.rowid")
+        low, high = seq << LINE_BITS, (seq + 1) << LINE_BITS
+        ids = [row[0] for row in self._db.execute(f"{sql} AND f.rowid > {low} AND f.rowid < {high}", values)]
+        if ids:
+            return tuple(ids[:LINES_SHOWN]), len(ids)
+        any_of = "SELECT rowid FROM lines_fts WHERE lines_fts MATCH ? AND rowid > ? AND rowid < ? LIMIT ?"
+        near = self._db.execute(any_of, (self._query.expression("OR"), low, high, _FEW_LINES))
+        chosen = words.best_lines(self._query, [_line(self._db, row[0]) for row in near], LINES_SHOWN)
+        return tuple(low | number for number, _ in chosen), 0
 
     def _lines(self, pieces: Sequence[words.Piece], what: str) -> tuple[str, list[Any]]:
         """SQL for the lines that have these pieces."""
@@ -225,20 +245,21 @@ class _Indexed:
             sql += "CROSS JOIN lines l ON l.id = f.rowid "
         return sql + f"WHERE lines_fts MATCH ? AND {self._condition}{checks}", [expression, *self._values, *needles]
 
-    def _checked(self) -> tuple[list[int], set[int]]:
-        """Lines and messages, where the index alone can't tell."""
+    def _checked(self) -> tuple[int, set[int]]:
+        """How many lines and which messages match, where the index alone can't tell."""
         pieces = self._query.pieces
-        ids = self._ids(pieces)
-        if len(pieces) == 1:
-            return ids, {line >> LINE_BITS for line in ids}
-        chosen = {row[0] for row in self._db.execute(f"SELECT f.rowid FROM {self._matching}", self._given)}  # noqa: S608
-        for piece in self._query.verbatim:
-            chosen &= {line >> LINE_BITS for line in self._ids([piece])}
-        return ids, chosen
+        counts = self._counts(pieces)
+        chosen, lines = set(counts), sum(counts.values())
+        if len(pieces) > 1:  # all pieces in a message, whether in one line or not
+            chosen = {row[0] for row in self._db.execute(f"SELECT f.rowid FROM {self._matching}", self._given)}  # noqa: S608
+            for piece in self._query.verbatim:
+                chosen &= set(self._counts([piece]))
+        return lines, chosen
 
-    def _ids(self, pieces: Sequence[words.Piece]) -> list[int]:
-        sql, values = self._lines(pieces, "f.rowid")
-        return [row[0] for row in self._db.execute(sql, values)]
+    def _counts(self, pieces: Sequence[words.Piece]) -> dict[int, int]:
+        """Matching lines of each message that has any."""
+        sql, values = self._lines(pieces, "r.seq, count(*)")
+        return dict(self._db.execute(f"{sql} GROUP BY r.seq", values).fetchall())
 
     @property
     def _matching(self) -> str:
@@ -249,32 +270,17 @@ class _Indexed:
     def _given(self) -> list[Any]:
         return [self._query.expression(), *self._values]
 
-    def _hits(self, limit: int, chosen: set[int] | None) -> list[Hit]:
-        return [self._hit(seq, -rank) for seq, rank in self._ranked(limit, chosen)]
-
-    def _ranked(self, limit: int, chosen: set[int] | None) -> list[tuple[int, float]]:
+    def _ranked(self, limit: int, chosen: set[int] | None) -> list[Place]:
         sql = f"SELECT f.rowid, f.rank FROM {self._matching} ORDER BY f.rank, f.rowid DESC"  # noqa: S608
+        places: list[Place] = []
         if chosen is None:
-            return self._db.execute(f"{sql} LIMIT {limit}", self._given).fetchall()
-        rows: list[tuple[int, float]] = []
-        for row in self._db.execute(sql, self._given) if chosen else ():
-            if row[0] in chosen:
-                rows.append(row)
-            if len(rows) == limit:
+            sql += f" LIMIT {limit}"
+        for seq, rank in self._db.execute(sql, self._given) if chosen != set() else ():
+            if chosen is None or seq in chosen:
+                places.append(Place(seq, -rank))
+            if len(places) == limit:
                 break
-        return rows
-
-    def _hit(self, seq: int, score: float) -> Hit:
-        sql, values = self._lines(self._query.pieces, "f.rowid")
-        low, high = seq << LINE_BITS, (seq + 1) << LINE_BITS
-        ids = [r[0] for r in self._db.execute(f"{sql} AND f.rowid > {low} AND f.rowid < {high}", values)]
-        if ids:
-            lines = [_line(self._db, number) for number in ids[:LINES_SHOWN]]
-        else:
-            any_of = "SELECT rowid FROM lines_fts WHERE lines_fts MATCH ? AND rowid > ? AND rowid < ? LIMIT ?"
-            near = self._db.execute(any_of, (self._query.expression("OR"), low, high, _FEW_LINES))
-            lines = words.best_lines(self._query, [_line(self._db, row[0]) for row in near], LINES_SHOWN)
-        return Hit(message(self._db, seq), lines, len(ids), score)
+        return places
 
 
 def _verbatim(pieces: Sequence[words.Piece]) -> tuple[str, list[str]]:
@@ -299,11 +305,9 @@ def _stands_in(folded: str, text: str) -> bool:
     return folded in words.fold(text)
 
 
-def _search_aside(db: sqlite3.Connection, query: words.Query, filters: Filters) -> Found:
+def _search_aside(db: Reader, query: words.Query, filters: Filters) -> Found:
     """The same over messages that the index does not hold yet or can't be trusted with."""
     found, breathe = Found(), Breather()
-    stored = max(int(db.execute("SELECT max(seq) FROM records").fetchone()[0] or 0), 1)
-    near: list[tuple[int, list[tuple[int, str]], int, float]] = []
     for seq in _aside(db, filters):
         text = _text(db, seq)
         folded = words.fold(text)
@@ -313,17 +317,18 @@ def _search_aside(db: sqlite3.Connection, query: words.Query, filters: Filters) 
         found.total += 1
         matching = words.lines_with(query, folded.split("\n"))
         found.line_matches += len(matching)
-        lines = text.split("\n")
-        shown = [(at + 1, lines[at]) for at in matching[:LINES_SHOWN]]
-        shown = shown or words.best_lines(query, enumerate(lines, 1), LINES_SHOWN)
+        numbers = [at + 1 for at in matching[:LINES_SHOWN]]
+        numbers = numbers or [n for n, _ in words.best_lines(query, enumerate(text.split("\n"), 1), LINES_SHOWN)]
         often = sum(folded.count(piece.folded) for piece in query.pieces)
-        near.append((seq, shown, len(matching), often * 2.2 / (often + 1.2)))
-    rarity = max(math.log((stored - found.total + 0.5) / (found.total + 0.5)), 1e-6)
-    found.hits = [Hit(message(db, seq), shown, count, score * rarity) for seq, shown, count, score in near[-200:]]
+        lines = tuple(seq << LINE_BITS | number for number in numbers)
+        found.places.append(Place(seq, often * 2.2 / (often + 1.2), lines, len(matching)))
+    stored = int(db.execute("SELECT max(seq) FROM records").fetchone()[0] or 0)
+    rarity = max(math.log(max(stored - found.total + 0.5, 1.0) / (found.total + 0.5)), 1e-6)
+    found.places = [replace(place, score=place.score * rarity) for place in found.places]
     return found
 
 
-def _aside(db: sqlite3.Connection, filters: Filters) -> list[int]:
+def _aside(db: Reader, filters: Filters) -> list[int]:
     condition, values = filters.sql()
     sql = (
         "WITH aside (seq) AS (SELECT seq FROM unspaced UNION SELECT seq FROM records "  # noqa: S608
@@ -333,7 +338,7 @@ def _aside(db: sqlite3.Connection, filters: Filters) -> list[int]:
     return [row[0] for row in db.execute(sql, values)]
 
 
-def _search_bare(db: sqlite3.Connection, query: words.Query, filters: Filters, limit: int) -> Found:
+def _search_bare(db: Reader, query: words.Query, filters: Filters, limit: int) -> Found:
     """Symbols that no index holds, in every line. Newest first."""
     condition, values = filters.sql()
     given = [*values, *(piece.text for piece in query.pieces)]
@@ -343,14 +348,14 @@ def _search_bare(db: sqlite3.Connection, query: words.Query, filters: Filters, l
     rows = db.execute(counted, given).fetchall()
     found = Found(len(rows), sum(row[1] for row in rows))
     for seq, count in rows[: -limit - 1 : -1]:
-        first = f"SELECT l.id, l.text FROM {lines} AND l.id > ? AND l.id < ? LIMIT {LINES_SHOWN}"  # noqa: S608
+        first = f"SELECT l.id FROM {lines} AND l.id > ? AND l.id < ? LIMIT {LINES_SHOWN}"  # noqa: S608
         shown = db.execute(first, [*given, seq << LINE_BITS, (seq + 1) << LINE_BITS])
-        found.hits.append(Hit(message(db, seq), [(_number(line), text) for line, text in shown], count, 0.0))
+        found.places.append(Place(seq, 0.0, tuple(row[0] for row in shown), count))
     return found
 
 
-def _by_message(db: sqlite3.Connection, ids: Iterator[int], limit: int) -> Found:
-    """Hits from matching lines alone, newest first."""
+def _by_message(ids: Iterator[int], limit: int) -> Found:
+    """Places from matching lines alone, newest first."""
     found, lines, counts = Found(), dict[int, list[int]](), dict[int, int]()
     try:
         for line in ids:
@@ -361,23 +366,22 @@ def _by_message(db: sqlite3.Connection, ids: Iterator[int], limit: int) -> Found
                 lines.setdefault(seq, []).append(line)
     except OutOfTimeError:
         found.complete = False
-        db.set_progress_handler(None, 0)
     found.total = len(counts)
     newest = sorted(counts, reverse=True)[:limit]
-    found.hits = [Hit(message(db, seq), [_line(db, line) for line in lines[seq]], counts[seq], 0.0) for seq in newest]
+    found.places = [Place(seq, 0.0, tuple(lines[seq]), counts[seq]) for seq in newest]
     return found
 
 
 # --- patterns ---------------------------------------------------------------------------------------------
 
 
-def search_pattern(db: sqlite3.Connection, pattern: Pattern, filters: Filters, limit: int, until: float) -> Found:
+def search_pattern(db: Reader, pattern: Pattern, filters: Filters, limit: int, until: float) -> Found:
     """Lines that match, and the messages they stand in, newest first. Incomplete where `until` (monotonic) came."""
     ids = _with_literal(db, pattern, filters, until) if pattern.literal else _in_messages(db, pattern, filters, until)
-    return _by_message(db, ids, limit)
+    return _by_message(ids, limit)
 
 
-def _with_literal(db: sqlite3.Connection, pattern: Pattern, filters: Filters, until: float) -> Iterator[int]:
+def _with_literal(db: Reader, pattern: Pattern, filters: Filters, until: float) -> Iterator[int]:
     condition, values = filters.sql()
     sql = (
         f"SELECT l.id, l.text FROM lines l CROSS JOIN records r ON r.seq = l.id >> {LINE_BITS} "  # noqa: S608
@@ -388,7 +392,7 @@ def _with_literal(db: sqlite3.Connection, pattern: Pattern, filters: Filters, un
             yield line
 
 
-def _in_messages(db: sqlite3.Connection, pattern: Pattern, filters: Filters, until: float) -> Iterator[int]:
+def _in_messages(db: Reader, pattern: Pattern, filters: Filters, until: float) -> Iterator[int]:
     condition, values = filters.sql()
     sql = (
         "SELECT m.seq, m.text FROM records r CROSS JOIN messages m ON m.seq = r.seq "  # noqa: S608
@@ -417,7 +421,7 @@ def _in_time(rows: Iterator[Any]) -> Iterator[Any]:
 # --- single messages --------------------------------------------------------------------------------------
 
 
-def message(db: sqlite3.Connection, seq: int) -> Message:
+def message(db: Reader, seq: int) -> Message:
     row = db.execute(
         "SELECT r.seq, r.role, r.kind, r.tool_name, r.in_context, (SELECT name FROM threads WHERE id = r.thread), "
         "r.created_at, coalesce((SELECT max(name) FROM edits WHERE kind = 'swap' AND key = r.key), '') "
@@ -427,7 +431,7 @@ def message(db: sqlite3.Connection, seq: int) -> Message:
     return Message(row[0], row[1], row[2], row[3], bool(row[4]), row[5] or "", row[6], row[7])
 
 
-def neighbours(db: sqlite3.Connection, seq: int, count: int) -> list[tuple[Message, str]]:
+def neighbours(db: Reader, seq: int, count: int) -> list[tuple[Message, str]]:
     """So many messages before and after one in its thread, with the beginnings of their texts."""
     near: list[int] = []
     for comparison, order in (("<", "DESC"), (">", "ASC")):
@@ -444,20 +448,20 @@ def neighbours(db: sqlite3.Connection, seq: int, count: int) -> list[tuple[Messa
     return found
 
 
-def lines_around(db: sqlite3.Connection, seq: int, number: int, count: int) -> list[tuple[int, str]]:
+def lines_around(db: Reader, seq: int, number: int, count: int) -> list[tuple[int, str]]:
     sql = "SELECT id, text FROM lines WHERE id >= ? AND id <= ? ORDER BY id"
     base = seq << LINE_BITS
     rows = db.execute(sql, (base + max(number - count, 1), base + number + count))
     return [(_number(row[0]), row[1]) for row in rows]
 
 
-def full_text(db: sqlite3.Connection, seq: int) -> tuple[Message, str] | None:
+def full_text(db: Reader, seq: int) -> tuple[Message, str] | None:
     if db.execute("SELECT 1 FROM records WHERE seq = ?", (seq,)).fetchone() is None:
         return None
     return message(db, seq), _text(db, seq)
 
 
-def result_text(db: sqlite3.Connection, result_id: str) -> tuple[Message, str] | None:
+def result_text(db: Reader, result_id: str) -> tuple[Message, str] | None:
     """The full text of a compressed result, as the client sent it."""
     row = db.execute(
         "SELECT r.seq, r.format, r.body, e.call_id FROM edits e JOIN records r ON r.key = e.key "
@@ -473,11 +477,11 @@ def result_text(db: sqlite3.Connection, result_id: str) -> tuple[Message, str] |
     return None if text is None else (message(db, row[0]), text)
 
 
-def _text(db: sqlite3.Connection, seq: int) -> str:
+def _text(db: Reader, seq: int) -> str:
     return str(db.execute("SELECT text FROM messages WHERE seq = ?", (seq,)).fetchone()[0] or "")
 
 
-def _line(db: sqlite3.Connection, line: int) -> tuple[int, str]:
+def _line(db: Reader, line: int) -> tuple[int, str]:
     row = db.execute("SELECT text FROM lines WHERE id = ?", (line,)).fetchone()
     return _number(line), row[0]
 
@@ -489,13 +493,13 @@ def _number(line: int) -> int:
 # --- a tenant's catalog -----------------------------------------------------------------------------------
 
 
-def recent_sessions(db: sqlite3.Connection, limit: int, project: str = "") -> list[str]:
+def recent_sessions(db: Reader, limit: int, project: str = "") -> list[str]:
     """The sessions used last, those of this project first."""
     sql = "SELECT name FROM sessions ORDER BY project <> '' AND project = ? DESC, last_seen DESC, name LIMIT ?"
     return [row[0] for row in db.execute(sql, (project, limit))]
 
 
-def sessions_of_result(db: sqlite3.Connection, result_id: str) -> list[str]:
+def sessions_of_result(db: Reader, result_id: str) -> list[str]:
     """Those that hold this compressed result, a fork and its parent for one, the one used last first."""
     sql = (
         "SELECT r.session FROM results r LEFT JOIN sessions s ON s.name = r.session WHERE r.id = ? "
@@ -504,12 +508,12 @@ def sessions_of_result(db: sqlite3.Connection, result_id: str) -> list[str]:
     return [row[0] for row in db.execute(sql, (result_id,))]
 
 
-def events_since(db: sqlite3.Connection, since: float) -> list[tuple[str, float, dict[str, Any]]]:
+def events_since(db: Reader, since: float) -> list[tuple[str, float, dict[str, Any]]]:
     rows = db.execute("SELECT kind, created_at, data FROM events WHERE created_at >= ? ORDER BY id", (since,))
     return [(kind, at, json.loads(data)) for kind, at, data in rows]
 
 
-def behind(db: sqlite3.Connection) -> bool:
+def behind(db: Reader) -> bool:
     """Whether some messages of a session are not in the full-text index yet."""
     last = (
         "SELECT coalesce((SELECT max(seq) FROM records), 0) > coalesce((SELECT max(id) FROM messages_fts_docsize), 0)"

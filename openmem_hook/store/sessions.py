@@ -345,7 +345,8 @@ def _remember(state: SessionState, write: Write, thread: Thread) -> None:
             state.remember(row.key, row.past, row.digest, thread.id, None)
     for swap in write.swaps:
         state.swaps[(swap.key, swap.call_id)] = swap
-        state.measured[swap.key] = None
+        if swap.key in state.measured:
+            state.measured[swap.key] = None
     state.cuts = {**state.cuts, **{cut.anchor: cut for cut in write.cuts}}
     if write.cuts or write.swaps:
         state.adopted = Adopted(threads=state.adopted.threads)

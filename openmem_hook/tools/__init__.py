@@ -19,7 +19,7 @@ from openmem_hook.store import patterns, queries, wall, words
 from openmem_hook.store.database import StoreError
 from openmem_hook.store.patterns import Pattern, PatternError
 from openmem_hook.store.pool import Pool, SessionBusyError
-from openmem_hook.store.queries import Filters, Found, Hit
+from openmem_hook.store.queries import Filters, Found, Hit, Place
 from openmem_hook.tools import answers, arguments
 from openmem_hook.tools.arguments import ArgumentError
 from openmem_hook.tools.status import status
@@ -30,6 +30,8 @@ GET_CHARS = 100_000
 CATCH_UP_S = 2.0
 """Seconds that SQL waits for the full-text index to hold everything."""
 WORKERS = 4
+SEARCHING = 2
+"""Threads that all searches over several sessions share: the store answers without the interpreter's lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Desk:
         self.pool = pool
         self.clock = clock
         self._executor = ThreadPoolExecutor(WORKERS, thread_name_prefix="openmem-tools")
+        self._searching = ThreadPoolExecutor(SEARCHING, thread_name_prefix="openmem-search")
 
     async def call(self, caller: Caller, name: str, given: Mapping[str, Any] | None) -> Answer:
         """The tool's answer; one that says what to send instead where the call can't be answered."""
@@ -96,6 +99,12 @@ class Desk:
 
     def close(self) -> None:
         self._executor.shutdown(wait=True)
+        self._searching.shutdown(wait=True)
+
+    def each(self, names: Sequence[str], use: Callable[[str], Found | None]) -> dict[str, Found]:
+        """What is found in each session, in their order; those left out for lack of time are missing."""
+        found = [use(name) for name in names] if len(names) < 2 else list(self._searching.map(use, names))
+        return {name: f for name, f in zip(names, found, strict=True) if f is not None}
 
     # --- what a caller may see ----------------------------------------------------------------------------
 
@@ -146,14 +155,18 @@ def _search(desk: Desk, caller: Caller, given: Mapping[str, Any]) -> str:
     names = [session] if session else desk.recent(caller)
     if not names:
         return "total_matches: 0\nline_matches: 0\nsessions: none are stored for you yet"
-    until, found, unsearched = time.monotonic() + queries.SEARCH_S, dict[str, Found](), 0
-    for name in names:
-        if time.monotonic() > until:
-            unsearched += 1
-            continue
-        found[name] = _in_session(desk, caller, name, lambda db: look(db, filters, limit, until))
-    rows = [_row(desk, caller, at, name, hit, asked, context) for at, (name, hit) in enumerate(_fair(found, limit), 1)]
-    return "\n".join([*_summary(asked, given, found, unsearched), *_fitting(rows, found, bool(session))])
+    until = time.monotonic() + queries.SEARCH_S
+    found = desk.each(
+        names, lambda name: _in_session(desk, caller, name, until, lambda db: look(db, filters, limit, until))
+    )
+    chosen = _fair(found, limit)
+    rows = list[str]()
+    for name in dict.fromkeys(name for name, _ in chosen):
+        with queries.reading(desk.session_path(caller, name)) as db:
+            for place in (place for other, place in chosen if other == name):
+                hit = queries.hit(db, place, asked if isinstance(asked, words.Query) else None, filters)
+                rows.append(_row(db, len(rows) + 1, name, hit, asked, context))
+    return "\n".join([*_summary(asked, given, found, len(names) - len(found)), *_fitting(rows, found, bool(session))])
 
 
 Look = Callable[[queries.Reader, Filters, int, float], Found]
@@ -177,16 +190,21 @@ def _looking_for(given: Mapping[str, Any]) -> tuple[Asked, Look]:
     return parsed, lambda db, filters, limit, _: queries.search_words(db, parsed, filters, limit)
 
 
-def _in_session(desk: Desk, caller: Caller, name: str, use: Callable[[queries.Reader], Found]) -> Found:
+def _in_session(
+    desk: Desk, caller: Caller, name: str, until: float, use: Callable[[queries.Reader], Found]
+) -> Found | None:
+    """None where the time was over before."""
+    if time.monotonic() > until:
+        return None
     with queries.reading(desk.session_path(caller, name)) as db:
         return use(db)
 
 
-def _fair(found: Mapping[str, Found], limit: int) -> list[tuple[str, Hit]]:
+def _fair(found: Mapping[str, Found], limit: int) -> list[tuple[str, Place]]:
     """The best of every session, then the second best, so that none hides another; told session by session."""
-    ranked = [(place, at, name, hit) for at, (name, f) in enumerate(found.items()) for place, hit in enumerate(f.hits)]
+    ranked = [(n, at, name, place) for at, (name, f) in enumerate(found.items()) for n, place in enumerate(f.places)]
     chosen = sorted(ranked, key=lambda item: item[:2])[:limit]
-    return [(name, hit) for _, _, name, hit in sorted(chosen, key=lambda item: (item[1], item[0]))]
+    return [(name, place) for _, _, name, place in sorted(chosen, key=lambda item: (item[1], item[0]))]
 
 
 def _summary(asked: Asked, given: Mapping[str, Any], found: Mapping[str, Found], unsearched: int) -> Iterable[str]:
@@ -222,15 +240,15 @@ def _hints(asked: Asked, given: Mapping[str, Any]) -> Iterable[str]:
         yield 'hint: user and tool messages were searched; role="all" adds what the assistant said'
 
 
-def _row(desk: Desk, caller: Caller, at: int, name: str, hit: Hit, asked: Asked, context: int) -> str:
+def _row(db: queries.Reader, at: int, name: str, hit: Hit, asked: Asked, context: int) -> str:
     lines = [answers.heading(at, name, hit.message)]
-    with queries.reading(desk.session_path(caller, name)) as db:
-        near = queries.neighbours(db, hit.message.seq, context) if context else []
-        lines += [answers.near_line(m, text) for m, text in near if m.seq < hit.message.seq]
-        for number, text in _with_neighbours(db, hit, context):
-            own = any(number == shown for shown, _ in hit.lines)
-            place = _place(asked, text) if own and len(text) > answers.LINE_CHARS else 0
-            lines.append(answers.data_line(number, text, place, "|" if own else "-"))
+    near = queries.neighbours(db, hit.message.seq, context) if context else []
+    lines += [answers.near_line(m, text) for m, text in near if m.seq < hit.message.seq]
+    matching = {number for number, _ in hit.lines}
+    for number, text in _with_neighbours(db, hit, context):
+        own = number in matching
+        place = _place(asked, text) if own and len(text) > answers.LINE_CHARS else 0
+        lines.append(answers.data_line(number, text, place, "|" if own else "-"))
     if (more := answers.more_lines(hit)) is not None:
         lines.append(more)
     lines += [answers.near_line(m, text) for m, text in near if m.seq > hit.message.seq]

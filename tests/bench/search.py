@@ -32,10 +32,14 @@ DIFFERENT = 4
 """Sessions made; the others are copies of these files."""
 TIMES = 9
 SERVICES = tuple(f"service-{n}" for n in range(40))
+LEVELS = (*("INFO",) * 8, "WARN", "ERROR")
 NAMES = ("parse", "load", "store", "retry", "merge", "split", "cache", "index", "token", "frame", "queue", "lease")
 
-WORDS = ("needle-7f3a9", "status=503", "level=ERROR", "level=ERROR service=service-7", '"connection refused"', "retry_cache",
-         "def merge_index", "user-1234", "trace-00ff*", "timeout")  # fmt: skip
+WORDS = (
+    "needle-7f3a9", "user-1234", "trace-00ff*", "timeout", '"connection refused"', "retry_cache", "merge index",
+    "level=ERROR service=service-7", "refused timeout ERROR", "parse cache lease",
+)  # fmt: skip
+"""From one line to every tenth; plain ones and ones with signs inside."""
 PATTERNS = (
     r"needle-[0-9a-f]{5}",
     r"status=5\d\d .*service-7\b",
@@ -58,7 +62,7 @@ def rows(draw: random.Random, megabytes: float) -> list[Row]:
 
 def _log(draw: random.Random) -> str:
     return "\n".join(
-        f"2026-01-01T10:{draw.randrange(60):02}:{draw.randrange(60):02}Z level={draw.choice(('INFO',) * 8 + ('WARN', 'ERROR'))} "
+        f"2026-01-01T10:{draw.randrange(60):02}:{draw.randrange(60):02}Z level={draw.choice(LEVELS)} "
         f"service={draw.choice(SERVICES)} status={draw.choice((200,) * 9 + (503,))} took={draw.randrange(2_000)}ms "
         f"trace-{draw.randrange(1 << 32):08x} user-{draw.randrange(5_000)}"
         + (" connection refused: timeout" if draw.random() < 0.02 else "")
