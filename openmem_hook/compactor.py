@@ -584,9 +584,7 @@ def _usage_data(pending: Pending, usage: Usage) -> dict[str, Any]:
     }
 
 
-def _report(
-    pending: Pending, sample: Sample, usage: Usage, learned: Learned, event: Event, now: float
-) -> UsageWrite:
+def _report(pending: Pending, sample: Sample, usage: Usage, learned: Learned, event: Event, now: float) -> UsageWrite:
     """Filed under a name of its own: clients may choose call ids, and use one again."""
     return UsageWrite(
         call_id=secrets.token_hex(8),

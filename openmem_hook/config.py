@@ -79,9 +79,7 @@ class SettingsError(ValueError):
 
 # --- what may be set, in one table ------------------------------------------------------------------------
 
-_SWITCH_WORDS = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
-    ("false", "0", "no", "off"), False
-)
+_SWITCH_WORDS = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
 _WHOLE = re.compile(r"[0-9]{1,15}")
 _DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?|\.[0-9]{1,15}")
 
@@ -139,29 +137,21 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "agents.codex": _rule(Switch, _ON_OFF, _switch),
         "agents.opencode": _rule(Switch, _ON_OFF, _switch),
         "trim_at_tokens": _rule(TrimAt, "a whole number of at least 1000", _whole, "CONTEXT_TRIM_AT_TOKENS"),
-        "trim_to_fraction": _rule(
-            Fraction, "a number from 0.05 to 0.9", _decimal, "CONTEXT_TRIM_TO_FRACTION"
-        ),
-        "chars_per_token": _rule(
-            CharsPerToken, "a number from 0.5 to 20", _decimal, "CONTEXT_CHARS_PER_TOKEN"
-        ),
+        "trim_to_fraction": _rule(Fraction, "a number from 0.05 to 0.9", _decimal, "CONTEXT_TRIM_TO_FRACTION"),
+        "chars_per_token": _rule(CharsPerToken, "a number from 0.5 to 20", _decimal, "CONTEXT_CHARS_PER_TOKEN"),
         "compress_over_tokens": _rule(
             CompressOver, "a whole number, 0 for off,", _whole, "CONTEXT_COMPRESS_OVER_TOKENS"
         ),
         "max_body_bytes": _rule(BodyBytes, "a whole number of at least 100000", _whole),
         "max_media": _rule(MediaCount, "a whole number from 1 to 10000", _whole),
         "standing_instruction": _rule(Switch, _ON_OFF, _switch, "CONTEXT_STANDING_INSTRUCTION"),
-        "ttl_days": _rule(
-            Days, "a whole number, 0 to keep all,", _whole, "CONTEXT_STORE_TTL_DAYS", per_request=False
-        ),
+        "ttl_days": _rule(Days, "a whole number, 0 to keep all,", _whole, "CONTEXT_STORE_TTL_DAYS", per_request=False),
         "deadline_s": _rule(Seconds, "a number of seconds above 0, at most 60,", _decimal, per_request=False),
         "tenant": _rule(Owner, "user or team", str, per_request=False),
         "state_dir": _rule(_FILE_PATH, "a folder", _state_folder, "OPENMEM_STATE_DIR", per_request=False),
     }
 )
-PER_REQUEST: Mapping[str, Rule] = MappingProxyType(
-    {key: rule for key, rule in RULES.items() if rule.per_request}
-)
+PER_REQUEST: Mapping[str, Rule] = MappingProxyType({key: rule for key, rule in RULES.items() if rule.per_request})
 _GROUPS = frozenset(key.partition(".")[0] for key in RULES if "." in key)
 
 Layer = Mapping[str, object]
@@ -226,9 +216,7 @@ def read_block(block: object, rules: Mapping[str, Rule]) -> tuple[Layer, tuple[F
     return layer, tuple(faults)
 
 
-HEADER_WORDS: Mapping[str, Layer] = MappingProxyType(
-    {"raw": {}, "on": {"enabled": True}, "off": {"enabled": False}}
-)
+HEADER_WORDS: Mapping[str, Layer] = MappingProxyType({"raw": {}, "on": {"enabled": True}, "off": {"enabled": False}})
 _MOST_WORDS = 32
 _LONGEST_HEADER = 1000
 """Words and characters of an `x-openmem` header that are looked at; all keys together need less than that."""
@@ -362,9 +350,7 @@ class Resolved:
     ignored: tuple[Ignored, ...] = ()
 
 
-def _layers(
-    header: str, blocks: Sequence[tuple[str, object]]
-) -> tuple[list[Layer], bool, tuple[Ignored, ...]]:
+def _layers(header: str, blocks: Sequence[tuple[str, object]]) -> tuple[list[Layer], bool, tuple[Ignored, ...]]:
     layers: list[Layer] = []
     ignored: list[Ignored] = []
     for where, block in blocks:

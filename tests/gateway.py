@@ -277,7 +277,7 @@ def upstream() -> Iterator[Upstream]:
 def gateway(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """One process, for everybody who leaves it running."""
     config = configuration(upstream.address)
-    config["litellm_settings"]["success_callback"] = ["spend.rows"]
+    config["litellm_settings"]["callbacks"].append("spend.rows")
     told = {"ANTHROPIC_API_BASE": upstream.address, "ANTHROPIC_API_KEY": UPSTREAM_KEY}
     with serving(Gateway(tmp_path_factory.mktemp("gateway"), config, environ=told)) as started:
         yield started

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import httpx
 import uvicorn
@@ -70,8 +69,8 @@ def _counted(body: Json) -> Json:
     return {key: value for key, value in body.items() if key != "max_tokens"}
 
 
-def _continued(body: Json) -> Json:
-    return {**body, "previous_response_id": "resp_unknown"}
+SOCKET, CONTINUED = "a socket", "a response before it"
+"""Ways of sending that are more than a path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +111,12 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "`/v1/responses` with `previous_response_id`",
-        *(_R, "/v1/responses", "responses", "gpt-kit", True, False, _continued),
+        *(_R, CONTINUED, "responses", "gpt-kit", True, False),
         why="the provider has the history; such a request only adds to it",
     ),
     Row(
         "`/v1/responses` over a WebSocket",
-        *(_R, "socket", "responses", "gpt-socket", True, False),
+        *(_R, SOCKET, "responses", "gpt-socket", True, False),
         why="LiteLLM asks no plugin about the frames; leave `supports_websockets` off in Codex",
     ),
     Row(
@@ -211,7 +210,7 @@ def everything(folder: Path) -> Iterator[Everything]:
     try:
         while not server.started:
             time.sleep(0.01)
-        provider.address = "http://127.0.0.1:{}".format(server.servers[0].sockets[0].getsockname()[1])
+        provider.address = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
         provider.socket = f"https://127.0.0.1:{sockets.socket.getsockname()[1]}/v1"
         yield provider
     finally:
@@ -241,7 +240,7 @@ def _certified(file: Path) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def special(folder: Path, provider: Everything) -> Iterator[Gateway]:
-    """A gateway with the switch for /v1/messages, both pass-through routes, sockets, and a fallback to a small model."""
+    """A gateway with the switch for /v1/messages, pass-through routes, sockets, and a fallback to a small model."""
     config = configuration(provider.address)
     socket = {"model": "openai/gpt-5.5", "api_base": provider.socket, "api_key": UPSTREAM_KEY}
     big = {"model": "anthropic/claude-opus-4-5", "api_base": provider.address, "api_key": UPSTREAM_KEY}
@@ -279,26 +278,38 @@ async def measure(row: Row, gateway: Gateway, provider: Upstream, *, stream: boo
     tag = f"tag-route-{ROWS.index(row)}-{'stream' if stream else 'whole'}"
     body = row.change({**long_session(row.fmt, tag), "model": row.model})
     body |= {"model": row.model} | ({"stream": True} if stream else {})
-    if row.path == "socket":
-        await _over_a_socket(gateway, body, row.model)
+    if row.path == SOCKET:
+        told = await _over_a_socket(gateway, body, row.model)
     else:
-        async with httpx.AsyncClient(base_url=gateway.address, timeout=120, trust_env=False) as http:
-            answer = await http.post(row.path, json=body, headers=bearer("alice") | {"x-session-id": tag})
-            if row.path.endswith("count_tokens"):
-                whole = prompt_tokens(body, row.fmt)
-                return Seen(answer.json()["input_tokens"] < whole, answer.json()["input_tokens"] > whole, False)
+        told = await _posted(gateway, row, body, tag)
+    if row.path.endswith("count_tokens"):
+        counted, whole = json.loads(told)["input_tokens"], prompt_tokens(body, row.fmt)
+        return Seen(counted < whole, counted > whole, False)
     sent = _forwarded(provider, tag)
-    assert sent, f"{row.route}: nothing was forwarded"
+    assert sent, f"{row.route}: nothing was forwarded: {told[:300]}"
     noted = NOTE in sent[-1]
     return Seen(POINTER in sent[-1], noted, noted and await asyncio.to_thread(_is_recorded, gateway, tag))
 
 
-async def _over_a_socket(gateway: Gateway, body: Json, model: str) -> None:
+async def _posted(gateway: Gateway, row: Row, body: Json, tag: str) -> str:
+    async with httpx.AsyncClient(base_url=gateway.address, timeout=120, trust_env=False) as http:
+        headers = bearer("alice") | {"x-session-id": tag}
+        if row.path != CONTINUED:
+            return (await http.post(row.path, json=body, headers=headers)).text
+        first = {"model": row.model, "input": "Hello. [[calls:0]]", "store": True}
+        before = (await http.post("/v1/responses", json=first, headers=headers)).json()
+        return (
+            await http.post("/v1/responses", json=body | {"previous_response_id": before["id"]}, headers=headers)
+        ).text
+
+
+async def _over_a_socket(gateway: Gateway, body: Json, model: str) -> str:
     address = f"{gateway.address.replace('http', 'ws', 1)}/v1/responses?model={model}"
     async with websockets.connect(address, additional_headers=bearer("alice"), proxy=None) as socket:
         for _ in range(2):
             await socket.send(json.dumps({"type": "response.create", **body}))
-            await asyncio.wait_for(socket.recv(), 60)
+            answer = await asyncio.wait_for(socket.recv(), 60)
+    return str(answer)
 
 
 def _forwarded(provider: Upstream, tag: str) -> list[str]:
@@ -344,12 +355,12 @@ gateway and looks at what the provider gets. Don't edit this page: a test says w
 | --- | --- | --- | --- |
 {rows}
 
-"yes" holds for whole answers and for streams. What is not trimmed goes to the provider as the client sent it, without the
-standing note, and is not stored. Requests of other kinds (images, audio, rerank, moderation, Gemini's own routes) are
-not looked at.
+"yes" holds for whole answers and for streams. What is not trimmed goes to the provider as the client sent it,
+without the standing note, and is not stored. Requests of other kinds (images, audio, rerank, moderation, Gemini's own
+routes) are not looked at.
 
-When LiteLLM answers a request of an agent without having asked the plugin, one line in the log says so, once a process and
-kind of call.
+When LiteLLM answers a request of an agent without having asked the plugin, one line in the log says so, once a
+process and kind of call.
 """
 
 

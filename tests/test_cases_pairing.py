@@ -19,7 +19,7 @@ from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.watch import Watch
 from tests.conftest import make_key
-from tests.conversation import POINTER, Conversation, faults, messages_of, pointers
+from tests.conversation import Conversation, faults, messages_of, pointers
 from tests.kit import builders as a
 from tests.kit.builders import FORMATS, Format, Json, chat, responses
 from tests.kit.filler import listing, prose
@@ -272,6 +272,58 @@ async def test_what_is_broken_at_the_very_end_stays_and_the_real_answer_finds_it
         assert not check(await line.send(body(fmt, *history)), fmt)
 
 
+async def test_an_answer_that_comes_after_its_call_was_cut_away_has_its_call_back(new_hook: NewHook) -> None:
+    line = Conversation(new_hook(), settings=SMALL)
+    history = [*turns("responses"), *dangling("responses", "late"), responses.user("Never mind.")]
+    await line.send(responses.body(*history))
+    assert line.trims() == 1
+    line.last = None  # the cut no longer stands, which is a break
+    answered = [*history, *orphan("responses", "late"), *exchanges("responses", 1, "more")]
+    assert not check(await line.send(responses.body(*answered)), "responses")
+
+
+AMID: dict[str, Json] = {
+    "typed": responses.user("Faster, please."),
+    "notice": responses.user("<subagent_notification>done</subagent_notification>"),
+    "developer": responses.developer("New rule."),
+    "reply": responses.assistant("Waiting."),
+    "reasoning": responses.reasoning("rs_amid"),
+    "unknown": {"type": "brand_new_item", "data": 1},
+    "compaction": {"type": "compaction", "encrypted_content": "gAAA"},
+}
+
+
+@pytest.mark.parametrize("kind", AMID)
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+@pytest.mark.parametrize("place", ["old", "newest"])
+async def test_an_exchange_stays_whole_whatever_stands_among_its_items(
+    kind: str, at: int, place: str, new_hook: NewHook
+) -> None:
+    line = Conversation(new_hook(), settings=SMALL)
+    amid = parallel("responses", ["amid_1", "amid_2", "amid_3"], [2, 1, 0], 0, 60)
+    amid[at:at] = [AMID[kind]]
+    given_body = responses.body(*turns("responses"), responses.user(TASK), *amid, *exchanges("responses", 40))
+    if place == "old":
+        messages_of(given_body).extend(
+            [responses.assistant("Done."), responses.user("Next."), *exchange("responses", "n")]
+        )
+    out = await line.send(given_body)
+    assert line.trims() == 1
+    assert faults(out) <= faults(given_body)
+    assert len(pointers(out)) == 1
+    if kind != "unknown" or place == "old":
+        assert len(orjson.dumps(messages_of(out))) / 2.5 < 4000
+
+
+async def test_a_history_that_begins_with_exchanges_is_cut_like_any_other(new_hook: NewHook) -> None:
+    line = Conversation(new_hook(), settings=SMALL)
+    start = [responses.reasoning("rs_1"), *exchanges("responses", 30, "old")]
+    out = await line.send(responses.body(*start, responses.user(TASK), *exchanges("responses", 2, "new")))
+    assert line.trims() == 1
+    assert pointers(out) == [(0, 0)]
+    assert len(messages_of(out)) == 5
+
+
 # --- BC-05: where the pointer goes ---------------------------------------------------------------------------
 
 TASK = "Sort out the parser."
@@ -305,7 +357,6 @@ async def test_the_pointer_is_in_the_newest_typed_message_and_nowhere_else(fmt: 
     out = await line.send(body(fmt, *history))
     ((at, _),) = pointers(out)
     assert TASK in str(messages_of(out)[at]["content"])
-    assert not any(POINTER in str(message) for spot, message in enumerate(messages_of(out)) if spot != at)
 
 
 async def test_words_typed_beside_a_result_that_open_a_history_keep_the_call_they_answer(new_hook: NewHook) -> None:
@@ -318,6 +369,39 @@ async def test_words_typed_beside_a_result_that_open_a_history_keep_the_call_the
         before = messages_of(out)[at]["content"][:spot] if isinstance(messages_of(out)[at]["content"], list) else []
         after = messages_of(out)[at]["content"][spot:] if isinstance(messages_of(out)[at]["content"], list) else []
         assert not any(block["type"] == "tool_result" for block in after[1:]), before
+
+
+@pytest.mark.parametrize("begins", ["notice", "recap", "two notices"])
+@pytest.mark.parametrize("then", ["running", "mixed", "typed", "typed with system"])
+async def test_a_history_that_nobody_typed_at_first_is_cut_all_the_same(
+    begins: str, then: str, new_hook: NewHook
+) -> None:
+    line = Conversation(new_hook(), settings=SMALL)
+    notice = a.user("<command-name>/init</command-name>")
+    start = {"notice": [notice], "recap": [a.user(f"{RECAP}x")], "two notices": [notice, notice]}[begins]
+    start = [*start, a.system("Tools: Read.")] if then == "typed with system" else start
+    history = [*start, *exchanges("anthropic", 30, "init"), a.system("More."), *exchanges("anthropic", 5, "more")]
+    if then == "mixed":
+        history[-1] = a.mixed(history[-1]["content"][0], TASK)
+    if then.startswith("typed"):
+        history += [a.user(TASK)]
+    out = await line.send(a.body(*history, *exchanges("anthropic", 30)))
+    assert line.trims() == 1
+    assert not check(out, "anthropic")
+    assert len(orjson.dumps(messages_of(out))) / 2.5 < 4000
+    assert same(messages_of(out)[: len(start) - 1], start[:-1]) or then == "typed with system"
+
+
+@pytest.mark.parametrize("step", [1, 3])
+async def test_system_and_reminder_messages_amid_a_running_turn_are_no_neighbours(step: int, new_hook: NewHook) -> None:
+    line = Conversation(new_hook(), settings="trim_at_tokens=2500,compress_over_tokens=0")
+    turn = exchanges("anthropic", 60)
+    for at in range(len(turn), 0, -2 * step):
+        turn[at:at] = [a.user(a.reminder(f"Step {at}."))]
+    out = await line.send(a.body(a.user(TASK), a.system("Tools: Read."), *turn))
+    assert line.trims() == 1
+    assert same(messages_of(out)[1], a.system("Tools: Read."))
+    assert len(messages_of(out)) < 20
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -333,6 +417,49 @@ async def test_a_provider_compaction_that_ends_in_a_call_keeps_the_results_after
     assert same(messages_of(out)[1:3], [folded, answered])
     ((at, _),) = pointers(out)
     assert at > 2
+
+
+def folded(fmt: Format, call: str) -> list[Json]:
+    """A provider's compaction, with a call in the same output."""
+    call_of, answer = exchange(fmt, call)
+    if fmt == "responses":
+        return [{"type": "compaction", "encrypted_content": "gAAA" + "xY7" * 400}, call_of, answer]
+    return [{**call_of, "content": [{"type": "compaction", "content": "The story."}, *call_of["content"]]}, answer]
+
+
+@pytest.mark.parametrize("fmt", ["anthropic", "responses"])
+@pytest.mark.parametrize("turn", ["running", "next"])
+async def test_a_provider_compaction_in_mid_session_breaks_no_prefix_and_is_never_trimmed(
+    fmt: Format, turn: str, new_hook: NewHook
+) -> None:
+    line = Conversation(new_hook(), settings=SMALL)
+    history = [typed(fmt, TASK), *exchanges(fmt, 40, "before")]
+    await line.send(body(fmt, *history))
+    compaction = folded(fmt, "call_folded")
+    history += compaction
+    await line.send(body(fmt, *history))
+    assert line.trims() == 1
+    history += [reply(fmt, "Done."), typed(fmt, "Go on.")] if turn == "next" else []
+    for step in range(40):
+        history += exchanges(fmt, 1, f"after_{step}")
+        out = await line.send(body(fmt, *history))
+    assert line.trims() >= 2
+    sent = [orjson.dumps(message) for message in messages_of(out)]
+    assert all(orjson.dumps(message) in sent for message in compaction)
+    assert len({row.thread for row in line.rows()}) == 1
+
+
+@pytest.mark.parametrize("fmt", ["anthropic", "responses"])
+async def test_nothing_before_a_provider_compaction_counts(fmt: Format, new_hook: NewHook) -> None:
+    line = Conversation(new_hook(), settings="trim_at_tokens=6000,compress_over_tokens=0")
+    history = [typed(fmt, TASK), *exchanges(fmt, 18, "before"), *folded(fmt, "call_folded")]
+    for step in range(18):
+        history += exchanges(fmt, 1, f"after_{step}")
+        await line.send(body(fmt, *history))
+    assert line.trims() == 0
+    history += exchanges(fmt, 18, "more")
+    await line.send(body(fmt, *history))
+    assert line.trims() == 1
 
 
 # --- BC-07: item types of Codex ------------------------------------------------------------------------------

@@ -173,8 +173,7 @@ def test_a_wrong_value_in_the_environment_stops_the_start(variable: str, text: s
 
 def test_the_line_reads_as_documented() -> None:
     assert refusal({"trim_at_tokens": "abc"}) == (
-        "openmem: callback_settings.openmem.trim_at_tokens is 'abc': "
-        "a whole number of at least 1000 is allowed"
+        "openmem: callback_settings.openmem.trim_at_tokens is 'abc': a whole number of at least 1000 is allowed"
     )
 
 
@@ -273,10 +272,7 @@ def at_level(*levels: str) -> Settings:
     value = {level: 10_000 * LEVELS.index(level) for level in levels}
     file = {"trim_at_tokens": value["file"]} if "file" in value else None
     environ = {"CONTEXT_TRIM_AT_TOKENS": str(value["environment"])} if "environment" in value else {}
-    blocks = {
-        level: {"trim_at_tokens": value[level]} if level in value else None
-        for level in ("model", "team", "key")
-    }
+    blocks = {level: {"trim_at_tokens": value[level]} if level in value else None for level in ("model", "team", "key")}
     header = f"trim_at_tokens={value['header']}" if "header" in value else None
     return resolve(load(file, environ), header=header, **blocks).settings
 
@@ -290,9 +286,7 @@ def test_each_level_beats_all_below_it(winner: str) -> None:
 @pytest.mark.parametrize("key", ["trim_to_fraction", "max_media", "standing_instruction"])
 def test_levels_add_up_where_they_speak_of_different_keys(key: str) -> None:
     said = {"trim_to_fraction": 0.5, "max_media": 7, "standing_instruction": False}
-    resolved = resolve(
-        base({"trim_to_fraction": 0.5}), team={"max_media": 7}, key={"standing_instruction": False}
-    )
+    resolved = resolve(base({"trim_to_fraction": 0.5}), team={"max_media": 7}, key={"standing_instruction": False})
     assert getattr(resolved.settings, key) == said[key]
 
 
@@ -444,9 +438,7 @@ def test_a_true_is_not_remembered_as_a_one() -> None:
 
 def test_resolving_costs_less_than_50_microseconds() -> None:
     gateway, key, team = base({"trim_at_tokens": 90_000}), {"max_media": 5}, {"agents": {"codex": False}}
-    seconds = min(
-        timeit.repeat(lambda: resolve(gateway, header="on", key=key, team=team), number=200, repeat=5)
-    )
+    seconds = min(timeit.repeat(lambda: resolve(gateway, header="on", key=key, team=team), number=200, repeat=5))
     assert seconds / 200 < 50e-6
 
 

@@ -210,7 +210,7 @@ async def test_the_note_is_sent_once_and_nothing_of_ours_besides(follow, upstrea
     session = follow("claude", "tag-keys", stream=False)
     await session.turns(1, "calls:2 size:300")
     (first,) = session.agent.bodies[:1]
-    sent = [body for body in upstream.bodies if "tag-keys" in json.dumps(body)][0]
+    sent = next(body for body in upstream.bodies if "tag-keys" in json.dumps(body))
     assert set(sent) <= set(first)
     assert sent["metadata"] == first["metadata"]
     assert json.dumps(sent).count(json.dumps(NOTE)) == 1

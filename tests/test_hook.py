@@ -171,7 +171,7 @@ def odd_body(fmt: Format, messages: list[Any]) -> Json:
 
 
 @formats
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(messages=odd_messages)
 def test_no_shape_of_messages_makes_the_hook_fail(fmt: Format, messages: list[Any], tmp_path_factory) -> None:
     """Sent twice: same bytes for the same history, each message stored once."""

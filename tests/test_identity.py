@@ -232,9 +232,7 @@ ONE_SOURCE = {
 }
 
 
-@pytest.mark.parametrize(
-    "empty", ["", "  ", "null", "NULL", "undefined", "None", b"", b"null", None, 5, True]
-)
+@pytest.mark.parametrize("empty", ["", "  ", "null", "NULL", "undefined", "None", b"", b"null", None, 5, True])
 @pytest.mark.parametrize("name", [next(iter(headers)) for headers, _ in ONE_SOURCE.values()])
 def test_an_empty_header_says_nothing_and_the_next_source_counts(name, empty) -> None:
     assert session_of({name: empty}, {}) == Session(None, "", agent_of({name: empty}), "")
@@ -242,17 +240,13 @@ def test_an_empty_header_says_nothing_and_the_next_source_counts(name, empty) ->
 
 
 @pytest.mark.parametrize("empty", ["", " ", "null", "undefined", None, 5, True, [], {"id": SESSION}])
-@pytest.mark.parametrize(
-    "place", ["prompt_cache_key", "litellm_session_id", "metadata.session_id", "metadata.user_id"]
-)
+@pytest.mark.parametrize("place", ["prompt_cache_key", "litellm_session_id", "metadata.session_id", "metadata.user_id"])
 def test_an_empty_value_in_the_body_says_nothing(place: str, empty: object) -> None:
     outer, dot, inner = place.partition(".")
     assert session_of({}, {outer: {inner: empty} if dot else empty}).id is None
 
 
-@pytest.mark.parametrize(
-    "body", [{"metadata": None}, {"metadata": [1]}, {"metadata": 5}, {"client_metadata": "x"}]
-)
+@pytest.mark.parametrize("body", [{"metadata": None}, {"metadata": [1]}, {"metadata": 5}, {"client_metadata": "x"}])
 def test_strange_bodies_say_nothing(body: dict[str, Any]) -> None:
     assert session_of({}, body) == Session(None)
 

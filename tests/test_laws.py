@@ -28,7 +28,12 @@ PHASES = [Phase.explicit, Phase.generate, *([Phase.shrink] if os.environ.get("OP
 
 pytestmark = pytest.mark.laws
 lawful = settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, derandomize=True, phases=PHASES
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+    derandomize=True,
+    phases=PHASES,
 )
 formats = pytest.mark.parametrize("fmt", FORMATS)
 

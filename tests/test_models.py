@@ -290,18 +290,14 @@ def with_small(fallbacks: object) -> Router:
         (7, {}, 200_000),
     ],
 )
-def test_the_smallest_window_among_known_fallbacks_bounds_the_request(
-    gateway, fallbacks, data, window
-) -> None:
+def test_the_smallest_window_among_known_fallbacks_bounds_the_request(gateway, fallbacks, data, window) -> None:
     gateway(with_small(fallbacks))
     found = facts_for("big", data)
     assert (found.window, found.name) == (window, "claude-sonnet-4-5")
 
 
 def test_fallbacks_in_a_circle_are_each_asked_once(gateway) -> None:
-    router = gateway(
-        with_small([{"big": ["small"]}, {"small": ["big", "tiny"]}, {"tiny": ["small", "tiny"]}])
-    )
+    router = gateway(with_small([{"big": ["small"]}, {"small": ["big", "tiny"]}, {"tiny": ["small", "tiny"]}]))
     assert facts_for("big", {}).window == 16_000
     assert router.look_ups == 3
 
@@ -364,9 +360,7 @@ def test_the_registry_of_newer_versions_is_asked_first(gateway) -> None:
     assert facts_for("group", {}).window == 777
 
 
-@pytest.mark.parametrize(
-    "row", [{}, None, 5, {"litellm_params": None, "model_info": []}, {"litellm_params": {}}]
-)
+@pytest.mark.parametrize("row", [{}, None, 5, {"litellm_params": None, "model_info": []}, {"litellm_params": {}}])
 def test_a_broken_deployment_counts_as_the_name_itself(gateway, row) -> None:
     gateway(Router({"gpt-5.4": [row]}))
     assert facts_for("gpt-5.4", {}).window == 1_050_000

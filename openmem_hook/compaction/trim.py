@@ -73,30 +73,33 @@ def choices(history: History, signed: bool = True) -> Iterator[Choice]:
         yield from _without_typed(history, allowed, outputs)
         return
     preamble = (*_compaction(history), *range(history.fixed, edge))
-    reply = _reply(history, edge, turn, ends, allowed)
-    typed = () if turn == first else (turn, *range(turn + 1, _after_system(facts, turn + 1)))
-    start = edge if turn == first else _after_system(facts, turn + 1)
-    if not ends[edge] or not ends[turn]:
+    amid = next((o for o in outputs if o.first < turn < o.end), None)
+    begin, start = (turn, _after_system(facts, turn + 1)) if amid is None else (amid.first, amid.end)
+    reply = _reply(history, edge, begin, ends, allowed)
+    typed = range(begin, start) if begin >= edge else ()
+    if not ends[begin] or not ends[start]:
         return
     exchanges = [o for o in outputs if o.calls and o.first >= start]
     for at in _starts(history, allowed, start, exchanges):
         pinned = _pinned(history, at, outputs, history.fixed if signed else start)
-        before = [i for i in pinned if edge <= i < turn and i not in reply]
+        before = [i for i in pinned if edge <= i < begin and i not in reply]
         inside = _opened(history, at, start, exchanges, [i for i in pinned if start <= i < at])
         if inside is not None:
-            yield Choice((*preamble, *sorted({*before, *reply}), *typed, *inside), turn, at - 1, turn)
+            kept = (*preamble, *sorted({*before, *reply}), *typed, *inside)
+            yield Choice(kept, turn if amid is None else None, at - 1, turn)
 
 
 def _first_typed(history: History) -> int | None:
-    """The first typed message; where exchanges stand before it, the message that set them off, None without one."""
+    """The first typed message. Where an exchange stands before it, the last of the messages that a client began
+    with, None where it began with an exchange."""
     facts = history.facts
     places = range(history.fixed, len(history))
-    asked = [i for i in places if facts[i].role == "user" and not facts[i].answers]
-    typed = next((i for i in places if facts[i].kind in ("typed", "mixed")), next(iter(asked), None))
-    called = next((i for i in places if facts[i].calls), None)
-    if typed is None or called is None or typed < called:
+    typed = next((i for i in places if facts[i].kind in ("typed", "mixed")), len(facts))
+    called = next((i for i in places if facts[i].calls), len(facts))
+    if typed < called:
         return typed
-    return max((i for i in asked if i < called), default=None)
+    said = next((i for i in places if facts[i].role not in ("user", "system") or facts[i].answers), len(facts))
+    return max((i for i in range(history.fixed, said) if facts[i].role == "user"), default=None)
 
 
 def _compaction(history: History) -> tuple[int, ...]:
@@ -209,9 +212,7 @@ def choose(history: History, weights: Weights, target: Target) -> Choice | None:
     return fitting or other
 
 
-def _fitting(
-    found: Iterable[Choice], weights: Weights, target: Target
-) -> tuple[Choice | None, Choice | None]:
+def _fitting(found: Iterable[Choice], weights: Weights, target: Target) -> tuple[Choice | None, Choice | None]:
     """The first choice that fits, and the last one looked at."""
     measures = [
         (_sums(kind), kind, limit)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-
 MOST = 2**40
 """No request has as many tokens: such a count, like NaN, is a fault, and would not fit the store."""
 

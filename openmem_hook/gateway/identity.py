@@ -299,9 +299,7 @@ def project_of(headers: Mapping[str, str]) -> str:
 
 # --- the call --------------------------------------------------------------------------------------------
 
-_RANDOM_UUID = re.compile(
-    r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE
-)
+_RANDOM_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def call_id_of(data: Mapping[str, Any]) -> str | None:
@@ -376,9 +374,7 @@ def _serves(proxy: object) -> bool:
     return bool(state()) if callable(state) else True
 
 
-def tenant_of(
-    user_api_key_dict: object, mode: str = "user", authentication: Authentication | None = None
-) -> str:
+def tenant_of(user_api_key_dict: object, mode: str = "user", authentication: Authentication | None = None) -> str:
     """Who owns the session: `user:<id>`, `key:<hash>`, `team:<id>`, `operator` or `local`.
 
     Only from what the gateway authenticated, never from body, headers or `end_user_id`. Mode `team` falls

@@ -293,9 +293,7 @@ class _Remembered:
 
     def follow(self, router: Any, costs: Mapping[str, Any]) -> None:
         """Forgets everything when a model, alias, fallback or price was added or replaced."""
-        lists = [
-            getattr(router, name, None) or () for name in ("model_list", "fallbacks", "model_group_alias")
-        ]
+        lists = [getattr(router, name, None) or () for name in ("model_list", "fallbacks", "model_group_alias")]
         models = lists[0]
         newest = models[-1] if isinstance(models, list) and models else None
         objects = (router, costs, newest, *lists)
