@@ -21,8 +21,8 @@ def test_what_arguments_and_schemas_hold_under_that_name_is_data() -> None:
 
 def test_the_last_breakpoint_stands_again_where_a_trim_removed_all() -> None:
     before = [user(marked(text("a"))), assistant("b"), user(marked(text("c"), "1h"))]
-    after = with_marker(before, [user("z"), assistant("b")])
-    assert after == [user("z"), assistant(marked(text("b"), "1h"))]
+    after = with_marker(before, [user("y"), user("z")])
+    assert after == [user("y"), user(marked(text("z"), "1h"))]
 
 
 def test_nothing_is_set_where_one_is_left_or_none_was() -> None:

@@ -15,7 +15,6 @@ from openmem_hook.store import database, fulltext, sessions
 from openmem_hook.store.pool import Live
 from tests.conversation import Conversation
 from tests.kit.builders import session
-from tests.kit.filler import listing
 from tests.kit.histories import growth
 from tests.outage import assert_in_step
 
@@ -117,21 +116,3 @@ async def test_what_a_worker_left_over_is_done_by_the_next_one(
     settle(second)
     with closing(sqlite3.connect(only(second).file.path)) as db:
         assert_in_step(db)
-
-
-async def test_a_cut_takes_what_it_does_not_show_out_of_sight(new_hook: NewHook) -> None:
-    talk = Conversation(new_hook(trim_at_tokens=6_000, compress_over_tokens=0))
-    outs = [await talk.send(body) for body in growth(session("anthropic", exchanges=40, size=2_000))]
-    shown = [row.raw for row in talk.rows() if row.shown]
-    tail = outs[-1]["messages"][1:]
-    assert talk.trims() > 1
-    assert shown[1:] == tail
-
-
-async def test_a_result_that_goes_out_short_is_out_of_sight_and_only_that(new_hook: NewHook) -> None:
-    talk = Conversation(new_hook(compress_over_tokens=500, chars_per_token=2.5))
-    *before, last = growth(session("anthropic", exchanges=3, size=300))
-    last["messages"][-1]["content"][0]["content"] = listing(3_000)
-    for body in [*before, last]:
-        await talk.send(body)
-    assert [row.shown for row in talk.rows()] == [True] * 6 + [False]

@@ -116,7 +116,11 @@ OTHER_CALLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("call_type", OTHER_CALLS, ids=repr)
+@pytest.mark.parametrize(
+    "call_type",
+    OTHER_CALLS,
+    ids=lambda given: type(given).__name__ + str(given)[:24] if isinstance(given, str) else type(given).__name__,
+)
 async def test_other_calls_come_back_as_the_very_object(new_hook, state_dir, call_type: Any) -> None:
     hook = new_hook()
     for made in (chat.body(chat.user("hi")), responses.body(responses.user("hi")), body(user("hi"))):

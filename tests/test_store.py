@@ -27,7 +27,7 @@ from openmem_hook.store.pool import File, Live, Pool, SessionBusyError
 from openmem_hook.store.sessions import SessionState, pack, unpack
 from openmem_hook.store.waiting import Ticket
 from openmem_hook.tokens import Sizes
-from tests.outage import Failing, assert_in_step, error, striking
+from tests.outage import Failing, assert_in_step, error, failing, striking
 
 KINDS = ("catalog", "session")
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -327,6 +327,16 @@ def test_a_claim_that_fails_halfway_writes_nothing(db: sqlite3.Connection, monke
     assert db.execute("SELECT count(*) FROM records").fetchone() == (1,)
     assert len(state.measured) == 1
     assert not state.cuts
+
+
+def test_a_commit_that_fails_leaves_no_transaction_open(path: Path, monkeypatch) -> None:
+    """Else this worker would hold the write lock until it fails again."""
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Failing))
+    with contextlib.closing(database.connect(path, "session")) as db:
+        with failing("SQLITE_FULL", "COMMIT"), pytest.raises(sqlite3.OperationalError, match="FULL"):
+            claimed(db, loaded(db), row("one"))
+        assert not db.in_transaction
+        assert not loaded(db).measured
 
 
 def test_nobody_waiting_means_that_no_edit_is_written(db: sqlite3.Connection) -> None:

@@ -1,0 +1,45 @@
+"""Which stored messages count as in sight: those that the newest request of their thread shows whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from openmem_hook.gateway.hook import ContextHook
+from tests.conversation import Conversation
+from tests.kit.builders import assistant, session, user
+from tests.kit.filler import listing
+from tests.kit.histories import growth
+
+NewHook = Callable[..., ContextHook]
+
+
+async def test_a_cut_takes_what_it_does_not_show_out_of_sight(new_hook: NewHook) -> None:
+    talk = Conversation(new_hook(trim_at_tokens=6_000, compress_over_tokens=0))
+    outs = [await talk.send(body) for body in growth(session("anthropic", exchanges=40, size=2_000))]
+    shown = [row.raw for row in talk.rows() if row.shown]
+    tail = outs[-1]["messages"][1:]
+    assert talk.trims() > 1
+    assert shown[1:] == tail
+
+
+async def test_a_result_that_goes_out_short_is_out_of_sight_and_only_that(new_hook: NewHook) -> None:
+    talk = Conversation(new_hook(compress_over_tokens=500, chars_per_token=2.5))
+    *before, last = growth(session("anthropic", exchanges=3, size=300))
+    last["messages"][-1]["content"][0]["content"] = listing(3_000)
+    for body in [*before, last]:
+        await talk.send(body)
+    assert [row.shown for row in talk.rows()] == [True] * 6 + [False]
+
+
+async def test_a_fork_that_takes_over_a_cut_has_out_of_sight_what_the_cut_does_not_show(new_hook: NewHook) -> None:
+    hook = new_hook(trim_at_tokens=6_000, compress_over_tokens=0)
+    requests = growth(session("anthropic", exchanges=30, size=2_000))
+    parent = Conversation(hook, "parent")
+    for body in requests:
+        await parent.send(body)
+    fork = Conversation(hook, "fork")
+    out = await fork.send({**requests[-1], "messages": [*requests[-1]["messages"], assistant("Done."), user("On.")]})
+    shown = [row.raw for row in fork.rows() if row.shown]
+    assert fork.trims() == 0
+    assert shown[1:] == out["messages"][1:]
+    assert len(shown) < len(fork.rows()) / 2
