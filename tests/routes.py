@@ -360,6 +360,9 @@ gateway and looks at what the provider gets. Don't edit this page: a test says w
 without the standing note, and is not stored. Requests of other kinds (images, audio, rerank, moderation, Gemini's own
 routes) are not looked at.
 
+LiteLLM reads the usage of a stream that it passes through only where the host is OpenAI's or Azure's own; from other
+hosts, as here, the plugin reads that of whole answers.
+
 When LiteLLM answers a request of an agent without having asked the plugin, one line in the log says so, once a
 process and kind of call.
 """

@@ -372,6 +372,23 @@ def test_an_edit_committed_too_late_is_taken_back_and_stays_so(path: Path, db: s
     assert list(loaded(db).cuts) == [b"anchor"]
 
 
+def test_another_worker_that_saw_an_edit_before_it_was_taken_back_forgets_it(
+    path: Path, db: sqlite3.Connection
+) -> None:
+    class Late(Ticket):
+        def written(self) -> bool:
+            self.seen = loaded(other)
+            return False
+
+    with contextlib.closing(database.connect(path, "session")) as other:
+        ticket = Late()
+        with pytest.raises(sessions.AbandonedError):
+            sessions.claim(db, loaded(db), Write(thread(), [row("one")], [cut()], [swap()]), ticket)
+        assert list(ticket.seen.cuts) == [b"anchor"]
+        fresh = sessions.refreshed(other, ticket.seen)
+        assert (fresh.cuts, fresh.swaps, fresh.adopted.cuts) == ({}, {}, ())
+
+
 def test_a_patient_request_waits_for_a_commit_that_has_begun() -> None:
     ticket = Ticket()
     assert ticket.begin() == "all"

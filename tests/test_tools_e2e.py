@@ -206,7 +206,7 @@ async def test_with_the_tools_every_question_is_answered_in_one_search_and_witho
     answering = Answering(client, upstream, agent, tools=True)
     await answering.tell(lines)
     assert lines[-1] in answering.seen()
-    assert lines[0] not in answering.seen()
+    assert lines[PER_TURN] not in answering.seen()
     assert len(events(running.session_with(lines[0]), "trim")) >= 3
     assert await right_answers(answering, questions) == 24
     assert answering.searches in searches

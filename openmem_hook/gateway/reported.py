@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import orjson
+
 from openmem_hook.formats.usage import Usage, mapping_of, read_usage
 
 _WRITES = ("cache_creation_tokens", "cache_write_tokens", "cache_creation_token_details")
@@ -22,7 +24,7 @@ _FILLED_IN = "cached_tokens"
 
 async def reported_usage(kwargs: Mapping[str, Any], response: Any) -> Usage:
     """The usage of a response, or the one put together for a stream; empty where no provider said it."""
-    own = response.get("usage") if isinstance(response, Mapping) else getattr(response, "usage", None)
+    own = _passed_through(response) if isinstance(response, Mapping) else getattr(response, "usage", None)
     given = mapping_of(own or kwargs.get("combined_usage_object"))
     usage = read_usage(given)
     if not (kwargs.get("stream") and usage.prompt_tokens and given.get("prompt_tokens")):
@@ -38,6 +40,19 @@ async def reported_usage(kwargs: Mapping[str, Any], response: Any) -> Usage:
         cache_read=None if bare and filled_in else usage.cache_read,
         cache_write=None if filled_in else usage.cache_write,
     )
+
+
+def _passed_through(response: Mapping[str, Any]) -> Any:
+    """The usage in a mapping. A body that was passed through from a host which LiteLLM doesn't know is the text of the
+    answer; of a stream it is no JSON, and says nothing."""
+    text = response.get("response")
+    if response.get("usage") or not (isinstance(text, str) and text.startswith("{") and '"usage"' in text):
+        return response.get("usage")
+    try:
+        answer = orjson.loads(text)
+    except ValueError:
+        return None
+    return answer.get("usage")
 
 
 async def _is_made_up(kwargs: Mapping[str, Any], response: Any, prompt_tokens: int) -> bool:

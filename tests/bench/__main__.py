@@ -1,7 +1,7 @@
 """The benchmark: `python -m tests.bench [SECTION ...] [--quick] [--json FILE]`, or `make bench`.
 
-Sections: speed, store, memory, gateway, load, search; without a name all of them. Figures are measured on this machine,
-now; those with a target are the ones the project promises. Ends with 1 if one of these was missed.
+Sections: speed, store, memory, gateway, load, search, graded (estimates); without a name all of them. Figures are
+measured on this machine, now; those with a target are the ones the project promises. Ends with 1 if one was missed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.bench.figures import Measure, Section
 
-SECTIONS = ("speed", "store", "memory", "gateway", "load", "search")
+SECTIONS = ("speed", "store", "memory", "gateway", "load", "search", "graded")
 
 
 def measured(name: str, quick: bool) -> Section:

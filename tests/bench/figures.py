@@ -56,17 +56,6 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """By linear interpolation; nan of nothing."""
-    if not values:
-        return float("nan")
-    ordered = sorted(values)
-    at = share * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
-
-
 def resident_mb() -> float:
     """Memory of this process that is in use now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_MB

@@ -16,7 +16,8 @@ from pathlib import Path
 import httpx
 
 from demo import gateway as processes
-from tests.bench.figures import Figure, Section, quantile
+from tests.bench.estimates import quantile
+from tests.bench.figures import Figure, Section
 from tests.bench.growing import MODEL, bodies, messages
 
 REQUESTS = 330

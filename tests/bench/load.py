@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from openmem_hook.gateway.hook import ContextHook
-from tests.bench.figures import Figure, Section, quantile
+from tests.bench.estimates import quantile
+from tests.bench.figures import Figure, Section
 from tests.bench.growing import CALL_TYPE, KEY, as_gateway, bodies, messages, new_hook, report
 
 WORKERS = 4
@@ -34,7 +35,13 @@ TRIM_AT = 20_000
 def run(folder: Path, quick: bool) -> Section:
     seconds = SECONDS / 6 if quick else SECONDS
     command = [sys.executable, "-m", "tests.bench.load", str(folder), str(seconds)]
-    workers = [subprocess.Popen([*command, str(seed)], stdout=subprocess.PIPE) for seed in range(WORKERS)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    workers = [subprocess.Popen([*command, str(seed)], **pipes) for seed in range(WORKERS)]
+    for worker in workers:
+        worker.stdout.readline()  # it has made its histories
+    for worker in workers:
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
     largest = 0
     while any(worker.poll() is None for worker in workers):
         largest = max(largest, max((path.stat().st_size for path in _logs(folder)), default=0))
@@ -92,6 +99,8 @@ async def _worker(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
     hook, histories = new_hook(folder, trim_at_tokens=TRIM_AT), Histories()
     for session in range(SESSIONS):
         histories.request(session, 0)
+    print("ready", flush=True)
+    sys.stdin.readline()  # so that no worker is measured while another one prepares
     until = time.monotonic() + seconds
     agents = [agent(hook, histories, seed * AGENTS + n, until) for n in range(AGENTS)]
     taken = [ms for times in await asyncio.gather(*agents) for ms in times]

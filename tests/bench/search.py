@@ -19,7 +19,8 @@ from typing import Any
 from openmem_hook.compactor import Compactor
 from openmem_hook.store import catalog, names
 from openmem_hook.tools import Answer, Caller, Desk
-from tests.bench.figures import Figure, Section, quantile
+from tests.bench.estimates import quantile
+from tests.bench.figures import Figure, Section
 from tests.bench.growing import CALL_TYPE, KEY, as_gateway, bodies, messages, new_hook
 from tests.bench.speed import Heartbeat
 from tests.shelf import NOW, Row, Shelf, result, said

@@ -19,7 +19,8 @@ from typing import Any
 import orjson
 
 from openmem_hook.gateway.hook import ContextHook
-from tests.bench.figures import Figure, Section, quantile
+from tests.bench.estimates import quantile
+from tests.bench.figures import Figure, Section
 from tests.bench.growing import CALL_TYPE, KEY, MODEL, as_gateway, bodies, messages, new_hook, report, unharmed
 
 REQUESTS = 320
