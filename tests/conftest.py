@@ -44,7 +44,8 @@ def new_hook(state_dir: Path) -> Iterator[Callable[..., ContextHook]]:
     made: list[ContextHook] = []
 
     def build(**settings: Any) -> ContextHook:
-        base = config.load(settings, {"OPENMEM_STATE_DIR": str(state_dir), "HOME": str(state_dir)})
+        patient = {"deadline_s": 30.0, **settings}  # a busy machine is no reason to fail
+        base = config.load(patient, {"OPENMEM_STATE_DIR": str(state_dir), "HOME": str(state_dir)})
         hook = ContextHook(base, Compactor(state_dir / "context"), Watch())
         made.append(hook)
         return hook

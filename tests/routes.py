@@ -14,6 +14,7 @@ import contextlib
 import datetime
 import ipaddress
 import json
+import logging
 import ssl
 import tempfile
 import threading
@@ -204,7 +205,7 @@ def everything(folder: Path) -> Iterator[Everything]:
     served = provider_app(provider)
     served.routes.append(Route("/{path:path}", provider.note, methods=["POST"]))
     server = uvicorn.Server(uvicorn.Config(served, port=0, log_level="critical", lifespan="off"))
-    sockets = serve(provider.talk, "127.0.0.1", 0, ssl=_certified(folder / "upstream.pem"))
+    sockets = serve(provider.talk, "127.0.0.1", 0, ssl=_certified(folder / "upstream.pem"), logger=_quiet())
     threads = [threading.Thread(target=one, daemon=True) for one in (server.run, sockets.serve_forever)]
     for thread in threads:
         thread.start()
@@ -219,6 +220,13 @@ def everything(folder: Path) -> Iterator[Everything]:
         sockets.shutdown()
         for thread in threads:
             thread.join(timeout=10)
+
+
+def _quiet() -> logging.Logger:
+    """LiteLLM also knocks on the socket's port without asking for one, which would be told with a traceback."""
+    logger = logging.getLogger("tests.routes.socket")
+    logger.disabled = True
+    return logger
 
 
 def _certified(file: Path) -> ssl.SSLContext:

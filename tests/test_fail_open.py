@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,6 +18,7 @@ from blockbuster import blockbuster_ctx
 from openmem_hook import compactor, config
 from openmem_hook.compaction import estimate
 from openmem_hook.formats import breakpoints
+from openmem_hook.formats.decode import decode
 from openmem_hook.gateway import identity, models
 from openmem_hook.store import catalog, database, fulltext, sessions
 from tests.conftest import CALL_TYPES, make_key
@@ -411,6 +413,20 @@ async def test_nothing_of_ours_blocks_the_event_loop(new_hook, state_dir, fmt: F
         await client.report()
     with blockbuster_ctx(scanned_modules=["openmem_hook"]):
         await client.go_on(2)
+
+
+async def test_a_body_is_taken_apart_off_the_event_loop_when_memory_is_asked_too(new_hook, monkeypatch) -> None:
+    client, where = Client(new_hook(**TIGHT), "chat"), []
+
+    def noticed(*given: Any) -> Any:
+        where.append(threading.current_thread())
+        return decode(*given)
+
+    monkeypatch.setattr(compactor, "decode", noticed)
+    monkeypatch.setattr(compactor, "decide", raising)
+    await client.go_on()
+    assert len(where) == 2
+    assert threading.main_thread() not in where
 
 
 async def test_the_event_loop_is_never_held_for_long_while_the_store_is_slow(

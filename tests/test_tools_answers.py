@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -11,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from openmem_hook import __version__
-from openmem_hook.tools import GET_CHARS, TOOLS
+from openmem_hook.store import names
+from openmem_hook.tools import GET_CHARS, TOOLS, Caller
 from openmem_hook.tools.status import status
 from tests.conversation import Conversation, messages_of
 from tests.kit.builders import assistant, results, tool_result, user
@@ -266,6 +269,42 @@ def test_a_pattern_that_would_run_for_ever_is_given_up_and_the_answer_says_so(sh
     assert time.process_time() - begun < 5
     assert "total_matches: at least" in answer.text
     assert "incomplete: time was over" in answer.text
+
+
+async def test_a_pattern_that_runs_and_runs_stalls_nobody(shelf: Shelf) -> None:
+    shelf.put(["a" * 5_000 + "!"])
+    caller = Caller(names.tenant_folder("user:alice"))
+    asked = asyncio.create_task(shelf.desk.call(caller, "smart_compact_search", {"pattern": r"^(?:a|aa)+$"}))
+    largest, last = 0.0, time.monotonic()
+    while not asked.done():
+        await asyncio.sleep(0.005)
+        largest, last = max(largest, time.monotonic() - last), time.monotonic()
+    assert "incomplete" in (await asked).text
+    assert largest < 0.5
+
+
+# --- the newest, and the files ------------------------------------------------------------------------------
+
+
+def test_sql_waits_until_the_index_holds_everything(shelf: Shelf) -> None:
+    session = shelf.put([result("hay " * 20_000), *["needle"] * 3], behind=True)
+    count = "SELECT count(*) FROM lines_fts WHERE lines_fts MATCH 'needle'"
+    assert "\n[3]\n" in shelf.ask("smart_compact_sql", session_id=session, sql=count).text
+
+
+def test_reading_leaves_no_file_that_others_may_read(shelf: Shelf) -> None:
+    """BC-48: a reader makes SQLite's side files anew where no writer has the database open."""
+    session = shelf.put(["needle"])
+    before = os.umask(0o022)
+    try:
+        shelf.pool.close()
+        shelf.search("needle")
+        shelf.ask("smart_compact_sql", session_id=session, sql="SELECT 1 FROM lines")
+        shelf.ask("smart_compact_get", session_id=session, seq=1)
+    finally:
+        os.umask(before)
+    for path in shelf.pool.folder.rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path
 
 
 # --- status -------------------------------------------------------------------------------------------------
