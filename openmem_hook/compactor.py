@@ -64,6 +64,8 @@ COMMIT_S = 0.25
 """Seconds beyond the deadline that a decision gets when it is being committed."""
 PENDING = 512
 """Requests remembered between the pre-call and the success hook."""
+OWED = 16
+"""Reports kept a session while its store can't take them."""
 TOUCH_S = 60.0
 """Seconds after which a request renews its session's last-seen time."""
 MEMO_SLACK = 2
@@ -126,6 +128,7 @@ class Compactor:
         self._replays = ThreadPoolExecutor(REPLAYS, thread_name_prefix="openmem-replay")
         self._after = ThreadPoolExecutor(AFTER, thread_name_prefix="openmem-after")
         self._pending: OrderedDict[str, Pending] = OrderedDict()
+        self._owed: OrderedDict[tuple[str, str], list[tuple[Pending, Usage]]] = OrderedDict()
         self._rates: dict[tuple[str, str], Calibration] = {}
         self._touched: dict[tuple[str, str], float] = {}
         self._guard = threading.Lock()
@@ -188,7 +191,7 @@ class Compactor:
         folder, name = self._place(request, history)
         if name is None:
             return self._without_store(request, history)
-        live = self.pool.session(folder, name) if request.may_edit else self.pool.peek(folder, name)
+        live = self.pool.remembered(folder, name) if request.may_edit else self.pool.peek(folder, name)
         if live is None:
             return Outcome(request.body)
         state = live.state
@@ -310,12 +313,12 @@ class Compactor:
             return False
         try:
             other.database()
+            return _adopted(history, found[0], other.state, live.state)
         except (sqlite3.Error, OSError, StoreError) as error:
             self.pool.trouble(error)
             return False
         finally:
             other.lock.release()
-        return _adopted(history, found[0], other.state, live.state)
 
     def _thread(
         self,
@@ -532,6 +535,23 @@ class Compactor:
         return await loop.run_in_executor(self._after, self._record, pending, usage)
 
     def _record(self, pending: Pending, usage: Usage) -> bool:
+        """This report, after those of the session that its store would not take before."""
+        place = (pending.tenant, pending.session)
+        with self._guard:
+            owed = [*self._owed.pop(place, ()), (pending, usage)]
+        try:
+            while owed:
+                self._report(*owed[0])
+                del owed[0]
+        finally:
+            if owed:
+                with self._guard:
+                    self._owed[place] = [*owed, *self._owed.pop(place, ())][-OWED:]
+                    while len(self._owed) > PENDING:
+                        self._owed.popitem(last=False)
+        return True
+
+    def _report(self, pending: Pending, usage: Usage) -> None:
         now, learned = self.clock(), Learned()
         event = Event("usage", _usage_data(pending, usage))
         live = self.pool.session(pending.tenant, pending.session)
@@ -540,12 +560,12 @@ class Compactor:
                 sessions.add_events(db, [event], now)
             else:
                 learned = learn(pending.sample, live.state.reports, usage.prompt_tokens)
-                sessions.record_usage(db, live.state, _report(pending, pending.sample, usage, learned, event, now))
+                report = _usage_write(pending, pending.sample, usage, learned, event, now)
+                sessions.record_usage(db, live.state, report)
         rates = self._learned_rates(pending, learned)
         lane = "1h" if "1h" in pending.layout else ("5m" if pending.layout else "")
         told = (live.name, [event], now, rates, lane, pending.model)
         self.pool.consult(live.tenant, lambda cat: catalog.record(cat, *told), None)
-        return True
 
     def _learned_rates(self, pending: Pending, learned: Learned) -> dict[str, str]:
         if learned.calibration is None:
@@ -584,7 +604,9 @@ def _usage_data(pending: Pending, usage: Usage) -> dict[str, Any]:
     }
 
 
-def _report(pending: Pending, sample: Sample, usage: Usage, learned: Learned, event: Event, now: float) -> UsageWrite:
+def _usage_write(
+    pending: Pending, sample: Sample, usage: Usage, learned: Learned, event: Event, now: float
+) -> UsageWrite:
     """Filed under a name of its own: clients may choose call ids, and use one again."""
     return UsageWrite(
         call_id=secrets.token_hex(8),
@@ -623,7 +645,8 @@ def _adopted(history: History, anchor: bytes, parent: sessions.SessionState, sta
     thread = parent.threads.get(parent.owner.get(anchor, 0))
     state.cuts = {**state.cuts, anchor: cut}
     state.swaps = {**state.swaps, **swaps}
-    state.adopted = Adopted((cut,), tuple(swaps.values()), {} if thread is None else {anchor: thread})
+    told = {} if thread is None else {anchor: thread}
+    state.adopted = Adopted((cut,), tuple(swaps.values()), {**state.adopted.threads, **told})
     return True
 
 

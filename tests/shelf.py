@@ -14,7 +14,7 @@ import orjson
 
 from openmem_hook.compaction.record import Event, NewRow, Thread, Write
 from openmem_hook.messages import searchable
-from openmem_hook.store import catalog, database, names, sessions
+from openmem_hook.store import catalog, database, fulltext, names, sessions
 from openmem_hook.store.pool import Pool
 from openmem_hook.store.waiting import Ticket
 from openmem_hook.tools import Answer, Caller, Desk
@@ -47,6 +47,10 @@ def reply(text: str, **more: Any) -> Row:
     return Row(text, "assistant", "reply", **more)
 
 
+LARGE = result("hay " * fulltext.AT_ONCE_CHARS)
+"""A message that no request indexes itself; what is stored after it waits, too."""
+
+
 class Shelf:
     """One state folder and the desk that answers from it."""
 
@@ -75,8 +79,8 @@ class Shelf:
             state = sessions.refreshed(db, sessions.SessionState())
             for row in (row if isinstance(row, Row) else said(row) for row in rows):
                 sessions.claim(db, state, self._write(row, state), Ticket())
-            while state.behind and not behind:
-                sessions.tidy(db, state)
+            with database.transaction(db):
+                assert behind != fulltext.index(db, 0 if behind else 10**9), "behind is not behind"
         self.pool.catalog(tenant, lambda db: catalog.touch(db, name, at, "claude-code", "m", project))
         return name
 

@@ -21,6 +21,7 @@ from openmem_hook.formats import breakpoints
 from openmem_hook.formats.decode import decode
 from openmem_hook.gateway import identity, models
 from openmem_hook.store import catalog, database, fulltext, sessions
+from openmem_hook.store.pool import File
 from tests.conftest import CALL_TYPES, make_key
 from tests.kit.builders import Format, Json, session
 from tests.kit.prefix import broken_at
@@ -413,6 +414,24 @@ async def test_nothing_of_ours_blocks_the_event_loop(new_hook, state_dir, fmt: F
         await client.report()
     with blockbuster_ctx(scanned_modules=["openmem_hook"]):
         await client.go_on(2)
+
+
+async def test_memory_is_asked_without_touching_a_file(new_hook, monkeypatch) -> None:
+    """Also not those of other sessions, which it may be time to close: a disk that hangs holds up no answer."""
+    monkeypatch.setattr("openmem_hook.store.pool.OPEN_SESSIONS", 1)
+    hook = new_hook(**TIGHT)
+    clients = [Client(hook, "chat", session=f"session {n}", most=5) for n in range(3)]
+    for client in clients:
+        await client.go_on(3)
+    touched: list[Any] = []
+    for name in ("inode", "connect", "transaction"):
+        monkeypatch.setattr(database, name, lambda *given: touched.append(given) or raising())
+    monkeypatch.setattr(File, "close", touched.append)
+    monkeypatch.setattr(hook.compactor, "_compact", raising)
+    for client in clients:
+        await client.go_on(2)
+    assert touched == []
+    monkeypatch.undo()
 
 
 async def test_a_body_is_taken_apart_off_the_event_loop_when_memory_is_asked_too(new_hook, monkeypatch) -> None:

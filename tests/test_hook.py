@@ -372,14 +372,14 @@ async def test_a_response_that_could_not_be_recorded_is_told_and_harms_nothing(n
     client, store = Client(new_hook(**TIGHT), "chat"), Store(state_dir)
     await client.go_on(2)
     with a_file_in_the_place_of(store.context):
-        await client.report()
+        await client.report(800)
     assert client.hook.watch.failures == 0, "no request failed"
     assert [r.message for r in caplog.records if "a response" in r.message] == [
         "openmem: a response was not recorded (NotADirectoryError: Not a directory)"
     ]
     await client.go_on()
     await client.report(900)
-    assert [one["prompt_tokens"] for one in usages(store)] == [900]
+    assert [one["prompt_tokens"] for one in usages(store)] == [800, 900], "it is recorded with the next one"
 
 
 # --- events and the log -------------------------------------------------------------------------------------

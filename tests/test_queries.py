@@ -12,7 +12,7 @@ import pytest
 from openmem_hook.store import patterns, queries, words
 from openmem_hook.store.database import migrations
 from openmem_hook.store.queries import Filters
-from tests.shelf import NOW, Shelf, found_lines, number, reply, result, said
+from tests.shelf import LARGE, NOW, Shelf, found_lines, number, reply, result, said
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ HITS = {
 @pytest.mark.parametrize("behind", [False, True], ids=["indexed", "not indexed yet"])
 @pytest.mark.parametrize("query", HITS)
 def test_words_are_found_in_text_without_spaces(query: str, behind: bool, shelf: Shelf) -> None:
-    filler = [result("q " * 20_000)] if behind else []
+    filler = [LARGE] if behind else []
     shelf.put([*filler, *RUNS.values()], behind=behind)
     answer = shelf.search(query)
     assert set(found_lines(answer)) == {RUNS[name] for name in HITS[query]}
@@ -143,27 +143,15 @@ def test_the_database_and_python_mean_the_same_scripts(shelf: Shelf) -> None:
 
 # --- exact counts -------------------------------------------------------------------------------------------
 
-VOCABULARY = [
-    "alpha",
-    "beta",
-    "Gamma",
-    "delta-one",
-    "delta",
-    "one",
-    "x.y",
-    "ERROR",
-    "error_code",
-    "42",
-    "检查",
-    "naïve",
-    "中beta",
-]
+PLAIN = ["alpha", "beta", "Gamma", "delta-one", "delta", "one", "x.y", "x", "y", "ERROR", "error_code", "42", "naïve"]
+MIXED = [*PLAIN, "检查", "中beta", "alpha中"]
 
 
 def random_rows(seed: int) -> list[str]:
+    """Messages with words of Latin script only, and others where some have Chinese beside or in them."""
     draw = random.Random(seed)
-    line = lambda: " ".join(draw.choices(VOCABULARY, k=draw.randint(0, 6)))  # noqa: E731
-    return ["\n".join(line() for _ in range(draw.randint(1, 30))) for _ in range(60)]
+    line = lambda from_: " ".join(draw.choices(from_, k=draw.randint(0, 6)))  # noqa: E731
+    return ["\n".join(line((PLAIN, MIXED)[n % 2]) for _ in range(draw.randint(1, 30))) for n in range(80)]
 
 
 def naive(query: str, lines: list[str]) -> int:
@@ -184,7 +172,7 @@ QUERIES = ("alpha", "beta", "gamma", "delta", "delta-one", "alpha beta", "error"
 @pytest.mark.parametrize("behind", [False, True], ids=["indexed", "not indexed yet"])
 def test_line_matches_equals_a_naive_count(behind: bool, shelf: Shelf) -> None:
     rows = random_rows(1)
-    session = shelf.put([result("q " * 20_000), *rows] if behind else rows, behind=behind)
+    session = shelf.put([LARGE, *rows] if behind else rows, behind=behind)
     lines = shelf.lines(session)
     for query in QUERIES:
         assert number(shelf.search(query), "line_matches") == naive(query, lines), query

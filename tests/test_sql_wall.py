@@ -219,12 +219,14 @@ GREEDY = {
 @pytest.mark.parametrize("name", GREEDY)
 def test_time_and_memory_are_bounded(name: str, ask) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    largest_child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # of other tests in this process
     started = time.monotonic()
     with pytest.raises(RefusedError, match=r"took longer than|too much memory"):
         ask(GREEDY[name])
     assert time.monotonic() - started < wall.SECONDS + wall.GRACE_S + 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000, "the gateway's own memory grew"
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < wall._ADDRESS_BYTES / 1024
+    most = max(largest_child, wall._ADDRESS_BYTES / 1024)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= most
 
 
 def test_rows_and_characters_are_bounded_and_the_answer_says_so(ask) -> None:

@@ -18,7 +18,7 @@ from openmem_hook.tools import GET_CHARS, TOOLS, Caller
 from openmem_hook.tools.status import status
 from tests.conversation import Conversation, messages_of
 from tests.kit.builders import assistant, results, tool_result, user
-from tests.shelf import NOW, Shelf, found_lines, number, reply, result, said
+from tests.shelf import LARGE, NOW, Shelf, found_lines, number, reply, result, said
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ async def test_a_pattern_that_runs_and_runs_stalls_nobody(shelf: Shelf) -> None:
 
 
 def test_sql_waits_until_the_index_holds_everything(shelf: Shelf) -> None:
-    session = shelf.put([result("hay " * 20_000), *["needle"] * 3], behind=True)
+    session = shelf.put([LARGE, *["needle"] * 3], behind=True)
     count = "SELECT count(*) FROM lines_fts WHERE lines_fts MATCH 'needle'"
     assert "\n[3]\n" in shelf.ask("smart_compact_sql", session_id=session, sql=count).text
 

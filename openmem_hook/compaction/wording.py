@@ -114,5 +114,14 @@ def short_gap(chars: int) -> str:
     return f"[openmem: {chars} characters left out here]"
 
 
+_SHORT = re.compile(
+    re.escape(SHORT_FORM) + r"\d{1,15} lines, (\d{1,15}) characters in full; beginning and end follow\. "
+    r'Full text: smart_compact_get\(id="[0-9a-f]{16}"\)\]\n'
+)
+
+
 def is_short_form(text: str) -> bool:
-    return text.startswith(SHORT_FORM)
+    """A short form that came back: an echo, or made by a gateway before this one. What is as long as it says that the
+    whole is only looks like one."""
+    found = _SHORT.match(text)
+    return found is not None and len(text) < int(found[1])

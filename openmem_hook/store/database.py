@@ -161,7 +161,8 @@ def set_aside(path: Path, damaged: int) -> None:
     file that another worker put in its place meanwhile stays."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        with suppress(OSError):  # some network file systems lock no folders
+            fcntl.flock(folder, fcntl.LOCK_EX)
         if inode(path) != damaged:
             return
         number = 1

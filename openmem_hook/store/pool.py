@@ -153,16 +153,20 @@ class Pool:
         return self.folder / tenant / "catalog.db"
 
     def session(self, tenant: str, name: str) -> Live:
+        live = self.remembered(tenant, name)
+        for idle in self._spare():
+            idle.file.close()
+            idle.lock.release()
+        return live
+
+    def remembered(self, tenant: str, name: str) -> Live:
+        """The session without touching a file, not even those of others that are to be closed."""
         with self._lock:
             live = self._sessions.get((tenant, name))
             if live is None:
                 live = Live(tenant, name, File(self.session_path(tenant, name), "session"))
                 self._sessions[(tenant, name)] = live
             self._sessions.move_to_end((tenant, name))
-            spare = self._spare()
-        for idle in spare:
-            idle.file.close()
-            idle.lock.release()
         return live
 
     def peek(self, tenant: str, name: str) -> Live | None:
@@ -177,13 +181,15 @@ class Pool:
     def _spare(self) -> list[Live]:
         """The least recently used, locked, to be closed; the oldest of them are forgotten. One in use is passed
         over, its turn comes again."""
-        held, found = list(self._sessions.items()), []
-        for at, (key, live) in enumerate(held[: max(len(held) - OPEN_SESSIONS, 0)]):
-            forget = at < len(held) - (UNWRITTEN_SESSIONS if live.unwritten else KNOWN_SESSIONS)
-            if (forget or live.file.db is not None) and live.lock.acquire(blocking=False):
-                found.append(live)
-                if forget:
-                    del self._sessions[key]
+        found = []
+        with self._lock:
+            held = list(self._sessions.items())
+            for at, (key, live) in enumerate(held[: max(len(held) - OPEN_SESSIONS, 0)]):
+                forget = at < len(held) - (UNWRITTEN_SESSIONS if live.unwritten else KNOWN_SESSIONS)
+                if (forget or live.file.db is not None) and live.lock.acquire(blocking=False):
+                    found.append(live)
+                    if forget:
+                        del self._sessions[key]
         return found
 
     def catalog(self, tenant: str, use: Callable[[sqlite3.Connection], T]) -> T:

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from openmem_hook.fingerprint import load
 from openmem_hook.formats import adapter_named
-from openmem_hook.store import sessions, words
+from openmem_hook.store import database, fulltext, sessions, words
 from openmem_hook.store.database import StoreError
 from openmem_hook.store.fulltext import LINE_BITS
 from openmem_hook.store.patterns import OutOfTimeError, Pattern
@@ -157,12 +157,14 @@ def catch_up(live: Live, seconds: float) -> bool:
     while time.monotonic() < until:
         with live.held():
             try:
-                sessions.tidy(live.database(), live.state)
+                db = live.database()
+                with database.transaction(db):
+                    done = fulltext.index(db, fulltext.PIECE_CHARS, least=1)
             except sqlite3.Error as error:
                 live.file.failed(error)
                 raise StoreError(f"the full-text index can't be brought up to date ({error})") from None
-            if not live.state.behind:
-                return True
+        if done:
+            return True
     return False
 
 
