@@ -223,7 +223,7 @@ def test_time_and_memory_are_bounded(name: str, ask) -> None:
     started = time.monotonic()
     with pytest.raises(RefusedError, match=r"took longer than|too much memory"):
         ask(GREEDY[name])
-    assert time.monotonic() - started < wall.SECONDS + wall.GRACE_S + 1
+    assert time.monotonic() - started < 6
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000, "the gateway's own memory grew"
     most = max(largest_child, wall._ADDRESS_BYTES / 1024)
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= most

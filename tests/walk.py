@@ -55,6 +55,7 @@ class Walk:
         self.outs: list[tuple[Json, Json]] = []
 
     def worker(self, settings: Json) -> ContextHook:
+        settings = {"deadline_s": 30, **settings}  # what is sent must not depend on how busy the machine is
         base = config.load(settings, {"OPENMEM_STATE_DIR": str(self.folder), "HOME": str(self.folder)})
         return ContextHook(base, Compactor(self.folder / "context"), Watch())
 
