@@ -206,8 +206,8 @@ GREEDY = {
     "one call of 400 MB": "SELECT length(printf('%.*c', 400000000, 'x'))",
     "one call of 400 MB, hex": "SELECT length(hex(zeroblob(200000000)))",
     "repeated replace": "SELECT length(replace(hex(zeroblob(15000000)), '0', 'aaaaa'))",
-    "a sorter of 8 GB": "WITH RECURSIVE t(x) AS (SELECT zeroblob(8000000) UNION ALL "
-    "SELECT zeroblob(8000000) FROM t LIMIT 1000) SELECT length(x) FROM t ORDER BY x",
+    "a sorter of 8 GB": "WITH RECURSIVE t(x) AS (SELECT hex(zeroblob(4000000)) UNION ALL "
+    "SELECT hex(zeroblob(4000000)) FROM t LIMIT 1000) SELECT length(x) FROM t ORDER BY x",
     "a concatenation": "SELECT length(group_concat(a.text || b.text)) FROM lines a, lines b",
     "wide rows": f"SELECT {', '.join(['zeroblob(30000000)'] * 60)}",
     "without end": "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c",
