@@ -23,6 +23,7 @@ from openmem_hook import config
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.watch import Watch
+from openmem_hook.store import pool
 from tests.conftest import make_key
 from tests.kit import builders
 from tests.kit.builders import Json
@@ -90,6 +91,7 @@ def _answer(pipe: Connection) -> Any:
 
 
 def _work(pipe: Connection, state_dir: Path, process: int, sessions: int, seconds: float) -> None:
+    pool.LOCK_S = 30.0  # on a machine that does much else; what is looked for are locks between processes
     hook = new_hook(state_dir)
     agents = [process * AGENTS + n for n in range(AGENTS)]
     bodies = {agent: history(agent) for agent in agents}

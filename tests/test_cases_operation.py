@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 import stat
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -207,7 +208,8 @@ async def test_files_of_a_wider_mode_are_narrowed_when_they_are_used(new_hook: N
     for path in tenant.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     tenant.chmod(0o755)
-    await work(new_hook(**SMALL, trim_at_tokens=1500))
+    again = Conversation(new_hook(**SMALL, trim_at_tokens=1500), "one")
+    await again.send(growth(a.session("anthropic", exchanges=7, size=4_000))[-1])
     assert modes(tenant) == {}
 
 
@@ -215,7 +217,7 @@ async def test_no_word_of_a_message_no_key_and_no_id_is_in_the_log(new_hook: New
     caplog.set_level(logging.INFO)
     hook = new_hook(**SMALL, trim_at_tokens=1500)
     key = make_key("canary-user", "canary-key", api_key="canary-key", key_alias="canary-alias", team_id="canary-team")
-    key.metadata = {"openmem": {"trim_at_tokens": "canary-setting", "canary-secret": 1}}
+    key.metadata = {"openmem": {"trim_at_tokens": "canary-setting", "secret": "canary-word"}}
     user = '{"device_id": "canary-device", "account_uuid": "canary-account", "session_id": "canary-session"}'
     for request in growth(a.session("anthropic", exchanges=6, size=4_000)):
         spoilt = [a.user("canary-typed"), *request["messages"]]
@@ -281,6 +283,7 @@ async def test_a_message_of_20_megabytes_leaves_a_short_log_though_someone_alway
     body = with_result("anthropic", listing(20_000_000, "big"))
     with reading(state_dir) as readers:
         await asyncio.wait_for(talk.send(body), 60)
+        await asyncio.to_thread(tidied, hook)
         for number in range(5):
             said = [*body["messages"], a.assistant("Yes."), a.user(f"And {number}?")]
             body = {**body, "messages": said}
@@ -290,17 +293,35 @@ async def test_a_message_of_20_megabytes_leaves_a_short_log_though_someone_alway
     assert all(path.stat().st_size < 64 * 2**20 for path in logs(state_dir))
 
 
+async def test_a_log_is_cut_though_there_is_always_a_reader(new_hook: NewHook, state_dir: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sessions, "LOG_PAGES", 256)
+    hook = new_hook(deadline_s=30, trim_at_tokens=5_000, chars_per_token=2.5)
+    talk = Conversation(hook, "one")
+    with reading(state_dir, 3) as readers:
+        for request in growth(a.session("anthropic", turns=4, exchanges=20, size=2_000)):
+            await talk.send(request)
+            await asyncio.to_thread(tidied, hook)
+    assert readers.faults == []
+    assert readers.longest < 4 * 2**20
+
+
+def tidied(hook: ContextHook) -> None:
+    """Waits for what a request left to be done behind it."""
+    while any(live.tidying for live in hook.compactor.pool.known()):
+        time.sleep(0.005)
+
+
 async def test_connections_stay_few_however_many_sessions_there_are(new_hook: NewHook, monkeypatch) -> None:
     for name, value in {"OPEN_SESSIONS": 4, "KNOWN_SESSIONS": 6, "UNWRITTEN_SESSIONS": 6, "OPEN_CATALOGS": 2}.items():
         monkeypatch.setattr(pool, name, value)
     hook = new_hook()
     most, before = 0, handles()
-    for number in range(60):
+    for number in range(15):
         for user in ("one", "two", "three", "four"):
             talk = Conversation(hook, f"session-{number}", key=make_key(user))
             await talk.send(with_result("anthropic", "short"))
         most = max(most, handles() - before)
-    assert len(list(hook.compactor.pool.folder.glob("*/sessions/*.db"))) == 240
+    assert len(list(hook.compactor.pool.folder.glob("*/sessions/*.db"))) == 60
     assert most <= (4 + 2 + 6) * 3 + 10
     assert len(hook.compactor.pool.known()) <= 6 + 1
 
@@ -316,7 +337,7 @@ async def test_nothing_blocks_the_event_loop(new_hook: NewHook, key: Any, fmt: F
         for number, request in enumerate(growth(a.session(fmt, exchanges=12, size=4_000))):
             said = {"litellm_call_id": f"call-{number}", "proxy_server_request": {"headers": {"x-session-id": "one"}}}
             await hook.async_pre_call_hook(key, None, {**request, **said}, CALL_TYPES[fmt])
-            usage = {"usage": {"prompt_tokens": 1_000}}
+            usage = {"usage": {"prompt_tokens": 1_000 + 600 * number}}
             await hook.async_log_success_event({"litellm_call_id": f"call-{number}"}, usage, None, None)
         if hook.compactor.sweeping is not None:
             await hook.compactor.sweeping

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import copy
 import enum
+import hashlib
 import inspect
 import logging
 import math
@@ -168,6 +169,16 @@ values = st.recursive(
 odd_messages = st.lists(st.dictionaries(keys, values | words, max_size=5), min_size=1, max_size=6)
 
 
+@pytest.fixture(scope="module")
+def odd_hook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContextHook]:
+    """One for all examples: each is a session of its own."""
+    folder = tmp_path_factory.mktemp("odd")
+    base = config.load(TIGHT, {"OPENMEM_STATE_DIR": str(folder), "HOME": str(folder)})
+    hook = ContextHook(base, Compactor(folder / "context"), Watch())
+    yield hook
+    hook.compactor.close()
+
+
 def odd_body(fmt: Format, messages: list[Any]) -> Json:
     fields = {"anthropic": {"max_tokens": 5}, "chat": {}, "responses": {}}[fmt]
     tools = [None, 3, {}, {"function": "f"}, {"name": ["n"]}]
@@ -177,19 +188,17 @@ def odd_body(fmt: Format, messages: list[Any]) -> Json:
 @formats
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(messages=odd_messages)
-def test_no_shape_of_messages_makes_the_hook_fail(fmt: Format, messages: list[Any], tmp_path_factory) -> None:
-    """Sent twice: same bytes for the same history, each message stored once."""
-    made, folder = odd_body(fmt, messages), tmp_path_factory.mktemp("odd")
-    base = config.load(TIGHT, {"OPENMEM_STATE_DIR": str(folder), "HOME": str(folder)})
-    hook, before = ContextHook(base, Compactor(folder / "context"), Watch()), repr(made)
+def test_no_shape_of_messages_makes_the_hook_fail(fmt: Format, messages: list[Any], odd_hook: ContextHook) -> None:
+    """Sent twice, the same bytes for the same history."""
+    made, hook = odd_body(fmt, messages), odd_hook
+    before, place = repr(made), hashlib.sha256(repr(made).encode("utf-8", "replace")).hexdigest()
 
     async def run() -> list[str]:
-        outs = [await asked(hook, from_gateway(made, fmt, "s", "call"), CALL_TYPES[fmt]) for _ in range(2)]
-        await answered(hook, "call", {"prompt_tokens": 5})
+        outs = [await asked(hook, from_gateway(made, fmt, place, place), CALL_TYPES[fmt]) for _ in range(2)]
+        await answered(hook, place, {"prompt_tokens": 5})
         return [repr(sent(out, made)) for out in outs]
 
     one, two = asyncio.run(run())
-    hook.compactor.close()
     assert hook.watch.failures == 0, hook.watch.taken()
     assert one == two
     assert repr(made) == before

@@ -92,6 +92,16 @@ def _patiently(db: sqlite3.Connection, pragma: str) -> None:
             return
 
 
+@contextmanager
+def patience(db: sqlite3.Connection, seconds: float) -> Iterator[None]:
+    """Another time to wait for locks than usual."""
+    db.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+    try:
+        yield
+    finally:
+        db.execute(f"PRAGMA busy_timeout = {int(BUSY_S * 1000)}")
+
+
 def inode(path: Path) -> int:
     """Which file is at this path, 0 for none: a connection outlives the deletion of its file."""
     try:

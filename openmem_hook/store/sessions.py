@@ -26,6 +26,10 @@ DICTIONARY_BYTES = 32_768
 """zlib looks back no further."""
 CHORES_EVERY = 8
 """Decisions written, after which the indexes are merged and the log is emptied behind the request."""
+LOG_PAGES = 4_096
+"""Pages of a write-ahead log above which it is cut: 16 MB."""
+LOG_PATIENCE_S = 0.2
+"""Seconds that writers may wait for that: well inside their own patience."""
 REPORTS_KEPT = 4_000
 """Newest reports loaded: forks and rewinds reach back, but not over thousands of requests."""
 
@@ -239,7 +243,12 @@ def _merge_more(db: sqlite3.Connection) -> bool:
 
 
 def _empty_log(db: sqlite3.Connection) -> bool:
-    db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    """Where readers come without a pause the log never gets to start anew by itself. Once it is long, writers wait a
+    moment for it, in which the readers that are there leave and new ones need the log no more."""
+    _, pages, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    if pages > LOG_PAGES:
+        with database.patience(db, LOG_PATIENCE_S):
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     return True
 
 

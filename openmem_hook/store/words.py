@@ -30,7 +30,6 @@ _UNSPACED = (
 full-text index, so texts with any of them are searched here."""
 _RUNS = regex.compile(f"[{_UNSPACED}]")
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{Co}\p{M}]+")
-_EDGE = rf"[[\p{{L}}\p{{N}}\p{{Co}}]--[{_UNSPACED}]]"
 _PROSE = ".,;:!?()[]{}<>'`“”‘’«»…"
 """What people put around a word without meaning it."""
 _MARKS = regex.compile("[\u0300-\u036f]")
@@ -81,21 +80,27 @@ class Piece:
         return fold(self.text)
 
     @cached_property
-    def _whole(self) -> regex.Pattern[str] | None:
-        """None where any part of a text counts."""
+    def _ends(self) -> tuple[bool, bool]:
+        """Whether a word begins and ends where the piece does, so that no other letter may stand beside it."""
         if self.runs_on or not self.tokens:
-            return None
-        before = f"(?<!{_EDGE})" if self.text.startswith(self.tokens[0]) else ""
-        after = f"(?!{_EDGE})" if self.text.endswith(self.tokens[-1]) and not self.prefix else ""
-        return regex.compile(before + regex.escape(self.folded) + after, regex.V1)
+            return False, False
+        return self.text.startswith(self.tokens[0]), self.text.endswith(self.tokens[-1]) and not self.prefix
 
     def find(self, folded: str) -> int:
         """Where the piece stands in folded text, -1 for nowhere."""
+        begins, ends = self._ends
         at = folded.find(self.folded)
-        if at < 0 or self._whole is None:
-            return at
-        found = self._whole.search(folded, at)
-        return -1 if found is None else found.start()
+        while at >= 0:
+            end = at + len(self.folded)
+            if not (begins and at and _goes_on(folded[at - 1])) and not (ends and _goes_on(folded[end : end + 1])):
+                return at
+            at = folded.find(self.folded, at + 1)
+        return -1
+
+
+def _goes_on(char: str) -> bool:
+    """Whether a word that stands beside this sign would be part of a longer one."""
+    return char.isalnum() and not _RUNS.match(char)
 
 
 @dataclass(frozen=True)
