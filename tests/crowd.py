@@ -30,7 +30,6 @@ from tests.kit.builders import Json
 from tests.kit.histories import growth
 
 PROCESSES, AGENTS = 4, 25
-EXCHANGES = 6
 SETTINGS: Json = {"trim_at_tokens": 3_000, "compress_over_tokens": 800, "chars_per_token": 2.5, "deadline_s": 30.0}
 PATIENCE_S = 180.0
 _FORKS = multiprocessing.get_context("forkserver")
@@ -44,9 +43,9 @@ class Seen:
     gaps: list[float] = field(default_factory=list)
 
 
-def history(agent: int) -> list[Json]:
+def history(agent: int, exchanges: int) -> list[Json]:
     """The requests of one agent; nobody else's words are in them."""
-    body = builders.session("anthropic", exchanges=EXCHANGES, size=2_500, seed=agent)
+    body = builders.session("anthropic", exchanges=exchanges, size=2_500, seed=agent)
     return growth({**body, "model": "claude-sonnet-4-5"})
 
 
@@ -55,13 +54,15 @@ def new_hook(state_dir: Path) -> ContextHook:
     return ContextHook(base, Compactor(state_dir / "context"), Watch())
 
 
-def crowd(state_dir: Path, sessions: int, seconds: float) -> Seen:
+def crowd(state_dir: Path, sessions: int, exchanges: int, seconds: float) -> Seen:
     """What all processes saw together. The agents spread over so many sessions; each says who it is."""
     pipes: list[Connection] = []
     workers = []
     for process in range(PROCESSES):
         mine, theirs = _FORKS.Pipe()
-        worker = _FORKS.Process(target=_work, args=(theirs, state_dir, process, sessions, seconds), daemon=True)
+        worker = _FORKS.Process(
+            target=_work, args=(theirs, state_dir, process, sessions, exchanges, seconds), daemon=True
+        )
         worker.start()
         theirs.close()
         pipes.append(mine)
@@ -90,11 +91,11 @@ def _answer(pipe: Connection) -> Any:
     return pipe.recv()
 
 
-def _work(pipe: Connection, state_dir: Path, process: int, sessions: int, seconds: float) -> None:
+def _work(pipe: Connection, state_dir: Path, process: int, sessions: int, exchanges: int, seconds: float) -> None:
     pool.LOCK_S = 30.0  # on a machine that does much else; what is looked for are locks between processes
     hook = new_hook(state_dir)
     agents = [process * AGENTS + n for n in range(AGENTS)]
-    bodies = {agent: history(agent) for agent in agents}
+    bodies = {agent: history(agent, exchanges) for agent in agents}
     pipe.send("ready")
     pipe.recv()
     seen = asyncio.run(_all(hook, bodies, sessions, seconds))
@@ -151,11 +152,11 @@ def reading(state_dir: Path, count: int = 2) -> Iterator[Readers]:
     def read() -> None:
         while not ended.is_set():
             for path in sorted(state_dir.glob("context/*/sessions/*.db")):
-                found.longest = max(found.longest, *(p.stat().st_size for p in logs(state_dir)), 0)
+                found.longest = max(found.longest, size_of(path.with_name(f"{path.name}-wal")))
                 try:
                     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as db:
                         db.execute("SELECT count(*) FROM lines_fts WHERE lines_fts MATCH 'parser OR ledger'").fetchone()
-                        db.execute("SELECT sum(length(text)) FROM messages").fetchone()
+                        db.execute("SELECT text FROM messages ORDER BY seq DESC LIMIT 3").fetchall()
                     found.reads += 1
                 except sqlite3.Error as error:
                     if "no such table" not in str(error):  # it is being made
@@ -173,5 +174,7 @@ def reading(state_dir: Path, count: int = 2) -> Iterator[Readers]:
             thread.join()
 
 
-def logs(state_dir: Path) -> list[Path]:
-    return [path for path in state_dir.glob("context/**/*-wal") if path.exists()]
+def size_of(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Followed:
 
     def __init__(self, agent: Agent, tag: str, upstream: Upstream, gateway: Gateway) -> None:
         self.agent, self.tag, self.upstream, self.gateway = agent, tag, upstream, gateway
+        self.begun = gateway.log.stat().st_size
 
     async def turns(self, count: int, marker: str = "calls:10 size:1500 lead:1") -> None:
         """So many turns of a working session."""
@@ -51,7 +52,7 @@ class Followed:
     def answered(self) -> list[Json]:
         return [note for note in self.requests if note["accepted"]]
 
-    @property
+    @cached_property
     def store(self) -> Path:
         return self.gateway.session_with(self.tag)
 
@@ -71,6 +72,7 @@ class Followed:
     def accepted(self) -> None:
         refused = [note["errors"] for note in self.requests if note["status"] == 400]
         assert not refused, refused
+        assert not self.gateway.failures(self.begun)
         assert self.answered
 
     def bounded(self) -> None:

@@ -177,9 +177,18 @@ class Gateway:
 
     def session_with(self, text: str) -> Path:
         """The one session that holds this text."""
-        found = [path for path in self.sessions() if any(text in row for row in texts(path))]
+        found = self.sessions_with(text)
         assert len(found) == 1, f"{len(found)} sessions hold {text}"
         return found[0]
+
+    def sessions_with(self, text: str) -> list[Path]:
+        sql = f"SELECT 1 FROM lines WHERE instr(text, '{text}') LIMIT 1"
+        return [path for path in self.sessions() if query(path, sql)]
+
+    def failures(self, since: int = 0) -> list[str]:
+        """What the log says, from this byte on, of requests that passed without the plugin."""
+        told = self.log.read_bytes()[since:].decode(errors="replace").splitlines()
+        return [line for line in told if "passed without changes of ours" in line]
 
 
 def _lives(pid: int) -> bool:
@@ -246,6 +255,10 @@ class Upstream(Provider):
     def requests(self, tag: str) -> list[Json]:
         return [note for note in self.log if note.get("tag") == tag]
 
+    def sent(self, text: str) -> list[Json]:
+        """The newest bodies that hold this text."""
+        return [body for body in list(self.bodies) if text in json.dumps(body)]
+
 
 @contextlib.contextmanager
 def serving(gateway: Gateway) -> Iterator[Gateway]:
@@ -268,7 +281,7 @@ def assert_discreet(gateway: Gateway) -> None:
 @pytest.fixture(scope="session")
 def upstream() -> Iterator[Upstream]:
     provider = Upstream()
-    with running(provider) as address:
+    with running(provider, clock=lambda: 0.0) as address:  # no cache runs out because a machine is slow
         provider.address = address
         yield provider
 

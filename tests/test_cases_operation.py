@@ -28,7 +28,7 @@ from openmem_hook.store import pool, sessions
 from openmem_hook.store.sessions import unpack
 from tests.conftest import CALL_TYPES, make_key
 from tests.conversation import SESSION_HEADER, Conversation, messages_of
-from tests.crowd import AGENTS, PROCESSES, crowd, history, logs, reading
+from tests.crowd import AGENTS, PROCESSES, crowd, history, reading
 from tests.kit import builders as a
 from tests.kit.builders import FORMATS, Format, Json, chat, responses
 from tests.kit.filler import listing
@@ -245,24 +245,23 @@ async def test_no_word_of_a_message_no_key_and_no_id_is_in_the_log(new_hook: New
 
 # --- BC-65: "database is locked" and a blocked event loop ----------------------------------------------------------
 
-SECONDS = 4.0
 
-
-@pytest.mark.parametrize("count", [1, PROCESSES * AGENTS])
-def test_a_hundred_agents_in_four_processes_lose_nothing_and_meet_no_lock(state_dir: Path, count: int) -> None:
+@pytest.mark.parametrize(("count", "exchanges"), [(1, 1), (PROCESSES * AGENTS, 6)])
+def test_a_hundred_agents_in_four_processes_lose_nothing_and_meet_no_lock(
+    state_dir: Path, count: int, exchanges: int
+) -> None:
+    """How fast they are is for the benchmark to say: `python -m tests.bench load`."""
     with reading(state_dir) as readers:
-        seen = crowd(state_dir, count, SECONDS)
+        seen = crowd(state_dir, count, exchanges, seconds=4.0)
     assert seen.failures == []
     assert readers.faults == []
     assert readers.reads > 10
-    assert max(readers.longest, 1) < 64 * 2**20
-    taken, gaps = sorted(seen.taken), sorted(seen.gaps)
-    assert taken[len(taken) * 99 // 100] < 5_000, "with a hundred agents a second on two cores that do much else"
-    assert gaps[len(gaps) // 2] < 100
-    assert_all_stored(state_dir, count)
+    assert readers.longest < 64 * 2**20
+    assert sorted(seen.gaps)[len(seen.gaps) // 2] < 100
+    assert_all_stored(state_dir, count, exchanges)
 
 
-def assert_all_stored(state_dir: Path, count: int) -> None:
+def assert_all_stored(state_dir: Path, count: int, exchanges: int) -> None:
     """Every message of every agent once, byte for byte, and the indexes sound."""
     paths = sorted(state_dir.glob("context/*/sessions/*.db"))
     assert len(paths) == count
@@ -271,26 +270,25 @@ def assert_all_stored(state_dir: Path, count: int) -> None:
         sql = "SELECT r.body, m.text FROM records r JOIN messages m USING (seq)"
         found.update(canonical(fingerprint.load(unpack(body, text))) for body, text in rows(path, sql))
         assert rows(path, "PRAGMA quick_check") == [("ok",)]
-    sent = (message for agent in range(PROCESSES * AGENTS) for message in history(agent)[-1]["messages"])
+    sent = (message for agent in range(PROCESSES * AGENTS) for message in history(agent, exchanges)[-1]["messages"])
     assert found == Counter(canonical(message) for message in sent)
 
 
 async def test_a_message_of_20_megabytes_leaves_a_short_log_though_someone_always_reads(
-    new_hook, state_dir: Path
+    new_hook: NewHook, key: Any, state_dir: Path
 ) -> None:
     hook = new_hook(deadline_s=60, max_body_bytes=100_000_000, trim_at_tokens=1_000_000_000)
-    talk = Conversation(hook, "one")
-    body = with_result("anthropic", listing(20_000_000, "big"))
+    body = with_result("anthropic", "parser ledger window buffer anchor 12345\n" * 500_000)
+    more = {**body, "messages": [*body["messages"], a.assistant("Yes."), a.user("And?")]}
     with reading(state_dir) as readers:
-        await asyncio.wait_for(talk.send(body), 60)
-        await asyncio.to_thread(tidied, hook)
-        for number in range(5):
-            said = [*body["messages"], a.assistant("Yes."), a.user(f"And {number}?")]
-            body = {**body, "messages": said}
-            await talk.send(body)
-        await asyncio.to_thread(hook.compactor.close)
+        for request in (body, more):
+            said = {"proxy_server_request": {"headers": {"x-session-id": "one"}}}
+            await hook.async_pre_call_hook(key, None, request | said, "anthropic_messages")
+            await asyncio.to_thread(tidied, hook)
+    assert hook.watch.failures == 0
     assert readers.faults == []
-    assert all(path.stat().st_size < 64 * 2**20 for path in logs(state_dir))
+    assert 2**20 < readers.longest < 64 * 2**20
+    assert rows(session_file(hook), "SELECT count(*) FROM messages") == [(5,)]
 
 
 async def test_a_log_is_cut_though_there_is_always_a_reader(new_hook: NewHook, state_dir: Path, monkeypatch) -> None:

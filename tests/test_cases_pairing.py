@@ -359,6 +359,20 @@ async def test_the_pointer_is_in_the_newest_typed_message_and_nowhere_else(fmt: 
     assert TASK in str(messages_of(out)[at]["content"])
 
 
+@pytest.mark.parametrize("fmt", ["chat", "responses"])
+@pytest.mark.parametrize("shape", ["string", "parts", "picture first"])
+async def test_the_pointer_stands_first_in_strings_and_in_parts(fmt: Format, shape: str, new_hook: NewHook) -> None:
+    line = Conversation(new_hook(), settings=SMALL)
+    words = chat if fmt == "chat" else responses
+    parts = words.user(TASK, "Now.") if shape == "parts" else words.user(words.image(a.picture()), TASK)
+    task = {"role": "user", "content": TASK if shape == "string" else parts["content"]}
+    out = await line.send(body(fmt, *turns(fmt), task, *exchanges(fmt, 60)))
+    ((at, spot),) = pointers(out)
+    shown = messages_of(out)[at]["content"]
+    assert spot == 0
+    assert shown.endswith(TASK) if shape == "string" else same(shown[1:], task["content"])
+
+
 async def test_words_typed_beside_a_result_that_open_a_history_keep_the_call_they_answer(new_hook: NewHook) -> None:
     line = Conversation(new_hook(), settings=SMALL)
     start = [a.user("<command-name>/init</command-name>"), a.assistant(a.tool_use("call_first"))]
@@ -505,6 +519,7 @@ FAMILIES: dict[str, list[Json]] = {
 LEADING: list[Json] = [
     responses.developer("You are Codex."),
     {"type": "additional_tools", "role": "developer", "tools": [responses.tool("later")]},
+    {"type": "additional_tools", "tools": [responses.tool("later still")]},
     responses.developer("Permissions: read only."),
 ]
 
@@ -756,6 +771,23 @@ async def test_the_output_of_a_tool_search_stays_while_the_tail_calls_its_tools(
     out = await line.send(responses.body(*history, *tail))
     assert line.trims() == 1
     assert [item for item in messages_of(out) if str(item.get("type")).startswith("tool_search")] == search
+
+
+@pytest.mark.parametrize("trim_at", [2500, 3100, 4300])
+async def test_an_output_with_a_tool_search_of_the_provider_stays_or_leaves_whole(
+    trim_at: int, new_hook: NewHook
+) -> None:
+    line = Conversation(new_hook(), settings=f"trim_at_tokens={trim_at},compress_over_tokens=0")
+    items: list[Json] = [responses.user(TASK)]
+    for step in range(40):
+        call, output = searched(provider=True, namespace=False)
+        items += [responses.reasoning(f"rs_{step}"), {**call, "id": f"tsc_{step}"}, {**output, "id": f"tso_{step}"}]
+        items += exchange("responses", f"call_{step}")
+    out = await line.send(responses.body(*items))
+    assert line.trims() == 1
+    kinds = [item["type"] for item in messages_of(out)[1:]]
+    whole = ["reasoning", "tool_search_call", "tool_search_output", "function_call", "function_call_output"]
+    assert kinds == whole * (len(kinds) // 5)
 
 
 async def test_the_output_of_a_large_tool_search_keeps_its_shape(new_hook: NewHook) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.followed import CLIENTS, Followed, of_provider, of_record
-from tests.gateway import until
+from tests.gateway import Gateway, until
 
 pytestmark = pytest.mark.e2e
 
@@ -95,3 +95,22 @@ async def test_a_provider_that_reports_no_usage_is_not_given_one(follow, upstrea
     until(lambda: len(session.events("usage")) == len(session.answered), "usage records")
     assert {usage["prompt_tokens"] for usage in session.events("usage")} == {None}
     assert {usage["cache_read"] for usage in session.events("usage")} == {None}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_store_that_goes_away_and_comes_back(follow, gateway: Gateway, client: str) -> None:
+    """Requests go on, with the cut that memory knows; what was sent meanwhile is stored when it can be."""
+    session = follow(client, f"tag-away-{client}")
+    await session.turns(3, "calls:8 size:1500 lead:1")
+    assert session.events("trim")
+    away = gateway.store.rename(gateway.store.with_name("away"))
+    gateway.store.write_text("not a folder")
+    await session.turns(1, "calls:3 size:300")
+    gateway.store.unlink()
+    away.rename(gateway.store)
+    await session.turns(1, "calls:3 size:300")
+    assert all(note["accepted"] for note in session.requests)
+    assert len(gateway.failures(session.begun)) <= 2
+    session.bounded()
+    session.cached()
+    session.kept()

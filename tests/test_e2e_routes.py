@@ -68,7 +68,7 @@ async def test_identities_with_the_same_session_id_share_nothing(follow, gateway
     """Same header, same words, same tool calls: only what the tools returned tells the four apart."""
     running = {who: follow("claude", "tag-same", who, run=secretive(who)) for who in IDENTITIES}
     await asyncio.gather(*(session.turns(3) for session in running.values()))
-    paths = [path for path in gateway.sessions() if any("tag-same" in row for row in texts(path))]
+    paths = gateway.sessions_with("tag-same")
     assert len({path.parent.parent for path in paths}) == len(IDENTITIES)
     owners = {}
     for path in paths:
@@ -134,7 +134,7 @@ async def test_titles_beside_a_session_pass_untouched(
         headers = {**agent.headers(), **agent.extra_headers}
         answer = await agent.http.post(agent.path, json=body, headers=headers)
         assert answer.status_code == 200
-        (sent,) = [b for b in upstream.bodies if f"tag-title-{client}-{number}:" in json.dumps(b)]
+        (sent,) = upstream.sent(f"tag-title-{client}-{number}:")
         assert sent["messages"] == body["messages"]
         assert sent.get("system") == body.get("system")
 
@@ -145,7 +145,7 @@ async def test_titles_beside_a_session_pass_untouched(
 
     await asyncio.gather(ask_now_and_then(), session.turns(3))
     session.holds()
-    assert not [row for path in gateway.sessions() for row in texts(path) if "tag-title-" in row]
+    assert not gateway.sessions_with("tag-title-")
 
 
 async def test_sub_agents_of_one_session_are_threads_of_their_own(follow) -> None:
@@ -180,7 +180,7 @@ async def test_a_fork_under_a_new_session_id_finds_its_parent_s_cut(follow, gate
     asked = len(parent.answered)
     twin = parent.agent.fork("tag-twin")
     await twin.say("tag-parent, now another way\n[[calls:3 size:1500]]")
-    paths = [path for path in gateway.sessions() if any("tag-parent" in row for row in texts(path))]
+    paths = gateway.sessions_with("tag-parent")
     trims = [event for path in paths for event in events(path, "trim")]
     assert len(paths) == 2
     assert asked not in parent.missed()
@@ -211,7 +211,7 @@ async def test_the_note_is_sent_once_and_nothing_of_ours_besides(follow, upstrea
     session = follow("claude", "tag-keys", stream=False)
     await session.turns(1, "calls:2 size:300")
     (first,) = session.agent.bodies[:1]
-    sent = next(body for body in upstream.bodies if "tag-keys" in json.dumps(body))
+    sent = upstream.sent("tag-keys")[0]
     assert set(sent) <= set(first)
     assert sent["metadata"] == first["metadata"]
     assert json.dumps(sent).count(json.dumps(NOTE)) == 1

@@ -186,7 +186,7 @@ def odd_body(fmt: Format, messages: list[Any]) -> Json:
 
 
 @formats
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(messages=odd_messages)
 def test_no_shape_of_messages_makes_the_hook_fail(fmt: Format, messages: list[Any], odd_hook: ContextHook) -> None:
     """Sent twice, the same bytes for the same history."""

@@ -192,6 +192,23 @@ def test_a_file_or_folder_that_others_could_read_is_closed_to_them(path: Path) -
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_file_that_is_deleted_while_it_is_opened_is_not_made_by_sqlite(path: Path, monkeypatch) -> None:
+    """SQLite would make it readable for others."""
+    made = database._private_file
+    monkeypatch.setattr(database, "_private_file", lambda path: made(path) or path.unlink())
+    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        database.connect(path, "session")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("folder", ["a b", "50%", "a?b#c", "ä'\"", "mode=memory"])
+def test_a_folder_may_have_any_name(tmp_path: Path, folder: str) -> None:
+    path = tmp_path / folder / "a.db"
+    database.connect(path, "session").close()
+    assert path.exists()
+    assert [found.name for found in tmp_path.iterdir()] == [folder]
+
+
 def test_opening_a_database_again_keeps_the_locks_this_process_has_on_it(path: Path) -> None:
     """Closing any handle of a file drops a process's locks on it: a file that is there is never opened but by
     SQLite. Else another process could take this one's connection for gone, and its log away from it."""

@@ -55,8 +55,11 @@ def _private_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if path.stat().st_mode & 0o077:
-        path.chmod(0o600)
+    for side in _SIDE:  # those that are there already: a store that was copied, a process that was killed
+        part = path.with_name(path.name + side)
+        with suppress(FileNotFoundError):
+            if part.stat().st_mode & 0o077:
+                part.chmod(0o600)
 
 
 def connect(path: Path, kind: str) -> sqlite3.Connection:
@@ -66,7 +69,8 @@ def connect(path: Path, kind: str) -> sqlite3.Connection:
     """
     private_folder(path.parent)
     _private_file(path)
-    db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    uri = f"{path.absolute().as_uri()}?mode=rw"  # SQLite itself makes no file: others could read it
+    db = sqlite3.connect(uri, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
     try:
         _patiently(db, _PRAGMAS[0])
         for pragma in _PRAGMAS[1:]:

@@ -286,14 +286,14 @@ class _Indexed:
 
 
 def _verbatim(pieces: Sequence[words.Piece]) -> tuple[str, list[str]]:
-    """Conditions for what the index leaves open: that a piece stands there as it is written. SQLite knows the two
-    cases of ASCII letters; where a line holds more, it is compared here."""
+    """Conditions for what the index leaves open: that a piece stands there as it is written. Most often it does, in the
+    very case (`instr` is the fastest). SQLite knows both cases of ASCII letters; other lines are compared here."""
     checks, needles = "", list[str]()
     for piece in pieces:
         if piece.verbatim:
             other = "length(CAST(l.text AS BLOB)) > length(l.text) AND stands_in(?, l.text)"
-            checks += f" AND (l.text LIKE ? ESCAPE '\\' OR {other})"
-            needles += [_like(piece.folded), piece.folded]
+            checks += f" AND (instr(l.text, ?) OR l.text LIKE ? ESCAPE '\\' OR {other})"
+            needles += [piece.text, _like(piece.folded), piece.folded]
     return checks, needles
 
 
