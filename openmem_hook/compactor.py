@@ -1,4 +1,4 @@
-"""The async shell: load what is known of a session, decide, write, answer; then learn from the response.
+"""The async shell: load what is known of a session, decide, write, answer. `recorder` learns from the response.
 
 All work of a request runs in one worker thread, so that neither SQLite nor a large body holds up the event
 loop, and ends at a deadline. What the worker decides is written only while someone still waits for it:
@@ -9,28 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import sqlite3
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from openmem_hook import tokens
 from openmem_hook.compaction import estimate, threads, wording
 from openmem_hook.compaction.estimate import Scale
-from openmem_hook.compaction.learning import Learned, Sample, learn
+from openmem_hook.compaction.learning import Sample
 from openmem_hook.compaction.pipeline import Draft, Known, Rules, decide, find, finish
 from openmem_hook.compaction.record import (
     Adopted,
     Event,
     Savings,
     Thread,
-    UsageWrite,
     Write,
     ended_threads,
     events_of,
@@ -46,6 +42,7 @@ from openmem_hook.formats import breakpoints
 from openmem_hook.formats.decode import decode
 from openmem_hook.formats.usage import Usage
 from openmem_hook.messages import Adapter, History, Memo
+from openmem_hook.recorder import Pending, Recorder
 from openmem_hook.retention import Retention
 from openmem_hook.store import catalog, names, sessions
 from openmem_hook.store.database import StoreError
@@ -62,12 +59,10 @@ CLAIMS = 50
 """Times a decision is made because another worker wrote first; the deadline comes sooner."""
 COMMIT_S = 0.25
 """Seconds beyond the deadline that a decision gets when it is being committed."""
-PENDING = 512
-"""Requests remembered between the pre-call and the success hook."""
-OWED = 16
-"""Reports kept a session while its store can't take them."""
 TOUCH_S = 60.0
 """Seconds after which a request renews its session's last-seen time."""
+TOUCHES = 2_048
+"""Sessions whose last renewal is remembered."""
 MEMO_SLACK = 2
 """Facts kept a session, as a multiple of its newest history's length."""
 
@@ -103,21 +98,6 @@ class Outcome:
     events: Sequence[Event] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """What the success hook needs to learn from a response; no sample of a request that went out undecided."""
-
-    tenant: str
-    session: str
-    thread: Thread
-    model: str
-    sample: Sample | None = None
-    new_cut: bool = False
-    estimate: float | None = None
-    layout: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
 class Compactor:
     """One state folder's decisions. `clock` gives seconds since 1970."""
 
@@ -127,11 +107,8 @@ class Compactor:
         self._executor = ThreadPoolExecutor(WORKERS, thread_name_prefix="openmem")
         self._replays = ThreadPoolExecutor(REPLAYS, thread_name_prefix="openmem-replay")
         self._after = ThreadPoolExecutor(AFTER, thread_name_prefix="openmem-after")
-        self._pending: OrderedDict[str, Pending] = OrderedDict()
-        self._owed: OrderedDict[tuple[str, str], list[tuple[Pending, Usage]]] = OrderedDict()
-        self._rates: dict[tuple[str, str], Calibration] = {}
+        self.recorder = Recorder(self.pool, clock, self._after)
         self._touched: dict[tuple[str, str], float] = {}
-        self._guard = threading.Lock()
         self._retention = Retention(self.pool, clock)
         self.sweeping: asyncio.Future[int] | None = None
 
@@ -197,7 +174,7 @@ class Compactor:
         state = live.state
         if _auxiliary(history, live):
             return self._replayed_aside(request, history, live)
-        calibration = self._rates.get((folder, request.model)) or tokens.starting(request.model)
+        calibration = self.recorder.remembered_rate(folder, request.model)
         history, place, thread = self._placed(request, history, state, calibration)
         if not (request.may_edit or place.thread or place.shared > history.lead):
             return self._replayed_aside(request, history, live)
@@ -205,7 +182,7 @@ class Compactor:
         draft = find(self._draft(request, history, live.name, known, thread, edits=False, memo=live.memo))
         state.sent.update(key for key in draft.history.keys if key not in state.measured)
         if request.call_id:
-            self._await_usage(request.call_id, Pending(folder, live.name, thread, request.model))
+            self.recorder.expect(request.call_id, Pending(folder, live.name, thread, request.model))
         return Outcome(finish(draft, request.body), trimmed=draft.standing is not None)
 
     def _compact(self, request: Request, ticket: Ticket) -> Outcome:
@@ -253,7 +230,7 @@ class Compactor:
             return self._replayed_aside(request, history, live)
         if self._touch(live, request):
             db = live.database()  # retention may have deleted it until it was told
-        calibration = self._calibration(live.tenant, request)
+        calibration = self.recorder.calibration(live.tenant, request.model, request.settings.chars_per_token)
         for _ in range(CLAIMS):
             draft, thread, place = self._decided(request, history, live, calibration)
             write = self._write(request, draft, thread, place, live)
@@ -419,7 +396,7 @@ class Compactor:
 
         if not self.pool.consult(live.tenant, tell, False):
             return False
-        if len(self._touched) > 4 * PENDING:
+        if len(self._touched) > TOUCHES:
             self._touched.clear()
         self._touched[key] = now
         return True
@@ -471,16 +448,7 @@ class Compactor:
                 "hook_ms": round((time.perf_counter() - started) * 1000, 2),
             },
         )
-        self._await_usage(str(request.call_id), pending)
-
-    def _await_usage(self, call_id: str, pending: Pending) -> None:
-        with self._guard:
-            other = self._pending.pop(call_id, None)
-            if other is not None and other.tenant != pending.tenant:
-                return  # clients may choose call ids: whose response comes first is not known
-            self._pending[call_id] = pending
-            while len(self._pending) > PENDING:
-                self._pending.popitem(last=False)
+        self.recorder.expect(str(request.call_id), pending)
 
     def _replayed_aside(self, request: Request, history: History, live: Live | None) -> Outcome:
         """A title, a probe or a client's own compaction: untouched, but for edits it can't fit without."""
@@ -508,118 +476,15 @@ class Compactor:
             return True
         return self.pool.consult(folder, lambda db: catalog.find_anchor(db, history.chain, name), None) is None
 
-    def _calibration(self, tenant: str, request: Request) -> Calibration:
-        """What this tenant's reports taught about a model, else what its family starts with."""
-        key = (tenant, request.model)
-        known = self._rates.get(key)
-        if known is None:
-            stored = self.pool.consult(tenant, lambda db: (catalog.rate(db, request.model),), None)
-            known = tokens.starting(request.model, request.settings.chars_per_token)
-            if stored is None:
-                return known
-            known = _read_rate(stored[0]) or known
-            if len(self._rates) > PENDING:
-                self._rates.clear()
-            self._rates[key] = known
-        return known
-
-    # --- after the call ----------------------------------------------------------------------------------
-
     async def record_response(self, call_id: str, usage: Usage) -> bool:
         """Store a request's usage and learn from it; False where the call is unknown or was recorded before."""
-        with self._guard:
-            pending = self._pending.pop(call_id, None)
-        if pending is None:
-            return False
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._after, self._record, pending, usage)
-
-    def _record(self, pending: Pending, usage: Usage) -> bool:
-        """This report, after those of the session that its store would not take before."""
-        place = (pending.tenant, pending.session)
-        with self._guard:
-            owed = [*self._owed.pop(place, ()), (pending, usage)]
-        try:
-            while owed:
-                self._report(*owed[0])
-                del owed[0]
-        finally:
-            if owed:
-                with self._guard:
-                    self._owed[place] = [*owed, *self._owed.pop(place, ())][-OWED:]
-                    while len(self._owed) > PENDING:
-                        self._owed.popitem(last=False)
-        return True
-
-    def _report(self, pending: Pending, usage: Usage) -> None:
-        now, learned = self.clock(), Learned()
-        event = Event("usage", _usage_data(pending, usage))
-        live = self.pool.session(pending.tenant, pending.session)
-        with live.used() as db:
-            if pending.sample is None:
-                sessions.add_events(db, [event], now)
-            else:
-                learned = learn(pending.sample, live.state.reports, usage.prompt_tokens)
-                report = _usage_write(pending, pending.sample, usage, learned, event, now)
-                sessions.record_usage(db, live.state, report)
-        rates = self._learned_rates(pending, learned)
-        lane = "1h" if "1h" in pending.layout else ("5m" if pending.layout else "")
-        told = (live.name, [event], now, rates, lane, pending.model)
-        self.pool.consult(live.tenant, lambda cat: catalog.record(cat, *told), None)
-
-    def _learned_rates(self, pending: Pending, learned: Learned) -> dict[str, str]:
-        if learned.calibration is None:
-            return {}
-        self._rates[(pending.tenant, pending.model)] = learned.calibration
-        return {pending.model: learned.calibration.to_json()}
-
-    async def record_event(self, tenant: str, event: Event) -> bool:
-        """An event of the tenant that belongs to no session (a fail-open, an ignored setting). False where it can't
-        be recorded now."""
-        folder, now = names.tenant_folder(tenant), self.clock()
-
-        def record(db: sqlite3.Connection) -> bool:
-            catalog.record(db, "", [event], now)
-            return True
-
-        return await asyncio.get_running_loop().run_in_executor(self._after, self.pool.consult, folder, record, False)
+        return await self.recorder.record_response(call_id, usage)
 
     def close(self) -> None:
         self._retention.stop()
         for executor in (self._executor, self._replays, self._after):
             executor.shutdown(wait=True)
         self.pool.close()
-
-
-def _usage_data(pending: Pending, usage: Usage) -> dict[str, Any]:
-    return {
-        **pending.details,
-        **usage.as_data(),
-        "model": pending.model,
-        "thread": pending.thread.name,
-        "estimate": None if pending.estimate is None else round(pending.estimate),
-        "cut": "" if pending.sample is None else pending.sample.cut,
-        "new_cut": pending.new_cut,
-        "layout": pending.layout,
-    }
-
-
-def _usage_write(
-    pending: Pending, sample: Sample, usage: Usage, learned: Learned, event: Event, now: float
-) -> UsageWrite:
-    """Filed under a name of its own: clients may choose call ids, and use one again."""
-    return UsageWrite(
-        call_id=secrets.token_hex(8),
-        key=sample.history.keys[-1],
-        cut=sample.cut,
-        tokens=usage.prompt_tokens,
-        overhead=sample.scale.steady_overhead(sample.history),
-        measured=learned.measured,
-        thread=pending.thread.id,
-        offset=learned.offset,
-        event=event,
-        now=now,
-    )
 
 
 def _ignore_outcome(work: asyncio.Future[Any]) -> None:
@@ -675,10 +540,3 @@ def _result_chars(request: Request, calibration: Calibration) -> int:
 def _known(state: sessions.SessionState, calibration: Calibration, offset: float, model: str) -> Known:
     scale = Scale(state.reports, state.measured, offset, calibration, tokens.drops_thinking(model))
     return Known(state.digests, state.cuts, state.swaps, state.followers, scale, state.sent)
-
-
-def _read_rate(stored: str | None) -> Calibration | None:
-    try:
-        return None if stored is None else Calibration.from_json(stored)
-    except ValueError:
-        return None

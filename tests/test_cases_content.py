@@ -312,6 +312,17 @@ async def test_bytes_trim_a_session_once_in_a_while_and_keep_its_prefix_between(
     assert {event["reason"] for event in talk.events("trim")} == {"hard"}
 
 
+@formats
+async def test_over_a_hard_limit_that_cannot_be_met_any_gain_counts(new_hook: NewHook, fmt: Format) -> None:
+    """What the person pasted alone is more than the provider takes: only what has to stay goes with it."""
+    talk = Conversation(new_hook(max_body_bytes=100_000), "one")
+    body = a.session(fmt, exchanges=12, size=4_000)
+    messages_of(body)[0] = {"role": "user", "content": "x" * 120_000}
+    for request in growth(body):
+        out = await talk.send(request)
+        assert len(orjson.dumps(out)) < 120_000 + 4 * 7_000
+
+
 def pictures_in(body: Json) -> int:
     return len(re.findall(rb'"type":"(?:image|image_url|input_image)"', orjson.dumps(messages_of(body))))
 

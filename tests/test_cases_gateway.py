@@ -520,7 +520,7 @@ async def test_requests_between_call_and_answer_are_remembered_within_bounds(
     for number in range(1_100):
         said = {"litellm_call_id": f"call-{number}", "proxy_server_request": {"headers": {"x-session-id": "one"}}}
         await hook.async_pre_call_hook(key, None, body | said, CALL_TYPES[fmt])
-    assert len(hook.compactor._pending) <= 512
+    assert len(hook.compactor.recorder.expected()) <= 512
 
 
 KEYS = {"anthropic": set(), "chat": {"stream_options"}, "responses": set()}

@@ -311,8 +311,8 @@ async def test_an_exchange_stays_whole_whatever_stands_among_its_items(
     assert line.trims() == 1
     assert faults(out) <= faults(given_body)
     assert len(pointers(out)) == 1
-    if kind != "unknown" or place == "old":
-        assert len(orjson.dumps(messages_of(out))) / 2.5 < 4000
+    assert len(orjson.dumps(messages_of(out))) / 2.5 < 4000
+    assert (AMID[kind] in messages_of(out)) or kind != "unknown" or place == "old"
 
 
 async def test_a_history_that_begins_with_exchanges_is_cut_like_any_other(new_hook: NewHook) -> None:
@@ -547,13 +547,19 @@ async def test_items_of_any_family_leave_with_their_turn(family: str, new_hook: 
 
 
 @pytest.mark.parametrize("family", ["unknown", "unknown with call id"])
-async def test_an_item_nobody_knows_is_never_taken_out_of_a_running_turn(family: str, new_hook: NewHook) -> None:
+@pytest.mark.parametrize("thought", [False, True])
+async def test_an_item_nobody_knows_is_never_taken_out_of_a_running_turn(
+    family: str, thought: bool, new_hook: NewHook
+) -> None:
     line = Conversation(new_hook(), settings=SMALL)
-    turn = [*exchanges("responses", 30, "late"), *FAMILIES[family], *exchanges("responses", 30, "later")]
+    strange = [*([responses.reasoning("rs_strange")] if thought else []), *FAMILIES[family]]
+    turn = [*exchanges("responses", 30, "late"), *strange, *exchanges("responses", 30, "later")]
     out = await line.send(responses.body(*turns("responses"), responses.user(TASK), *turn))
     assert line.trims() == 1
-    at = messages_of(out).index(FAMILIES[family][0])
-    assert same(messages_of(out)[at:], turn[-(len(messages_of(out)) - at) :])
+    at = messages_of(out).index(strange[0])
+    assert same(messages_of(out)[at : at + len(strange)], strange)
+    assert len(messages_of(out)) < len(turn) - 40, "what stands around it leaves"
+    assert not check(out, "responses")
 
 
 async def test_an_output_is_matched_with_a_call_of_its_own_family_only(new_hook: NewHook) -> None:

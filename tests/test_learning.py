@@ -35,7 +35,7 @@ async def send(hook: ContextHook, exchanges: int) -> tuple[float, int]:
     call = f"c{exchanges}"
     told = {"litellm_call_id": call, "proxy_server_request": {"headers": {"x-claude-code-session-id": "s"}}}
     out = await hook.async_pre_call_hook(make_key(), None, body_of(exchanges) | told, "anthropic_messages")
-    estimate = hook.compactor._pending[call].estimate
+    estimate = hook.compactor.recorder.expected()[call].estimate
     used = prompt_tokens(out, "anthropic")
     await hook.async_log_success_event({"litellm_call_id": call}, {"usage": {"prompt_tokens": used}}, None, None)
     return estimate, used

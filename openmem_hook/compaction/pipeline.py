@@ -285,23 +285,16 @@ def _target(draft: Draft, reason: str) -> trim.Target:
 
 
 def _worth(draft: Draft, choice: trim.Choice, reason: str, gain: float) -> bool:
-    """True where the gain pays for the break. A thread's first need not; at the hard limit any gain counts that
-    gets under it, and a repeated one that doesn't must be as large as any other."""
+    """True where the gain pays for the break. A thread's first need not; at a hard limit, over which a provider
+    refuses, any gain counts."""
     limits = draft.rules.limits
     if not choice.dropped(draft.history):
         return False
-    enough = gain >= trim.REPEATED_GAIN * limits.trim_at
-    if reason != "hard":
-        return enough if reason == "limit" and draft.standing is not None else gain > 0
-    now, then = _load(draft), _load_after(draft, choice, gain)
-    over = _over(now, limits)
-    lower = [i for i in over if then[i] < now[i]]
-    if draft.standing is None or (lower and not _over(then, limits)):
-        return bool(lower)
-    most = (limits.hard or limits.trim_at, limits.max_body_bytes, limits.max_media)
-    return any(now[i] - then[i] >= trim.REPEATED_GAIN * most[i] for i in over) or (
-        enough and draft.before > limits.trim_at
-    )
+    if reason == "hard":
+        now, then = _load(draft), _load_after(draft, choice, gain)
+        return any(then[i] < now[i] for i in _over(now, limits))
+    enough = trim.REPEATED_GAIN * limits.trim_at if reason == "limit" and draft.standing is not None else 0.0
+    return gain > 0 and gain >= enough
 
 
 def _load_after(draft: Draft, choice: trim.Choice, gain: float) -> Load:

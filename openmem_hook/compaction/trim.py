@@ -81,7 +81,7 @@ def choices(history: History, signed: bool = True) -> Iterator[Choice]:
         return
     exchanges = [o for o in outputs if o.calls and o.first >= start]
     for at in _starts(history, allowed, start, exchanges):
-        pinned = _pinned(history, at, outputs, history.fixed if signed else start)
+        pinned = _pinned(history, at, outputs, history.fixed if signed else start, start)
         before = [i for i in pinned if edge <= i < begin and i not in reply]
         inside = _opened(history, at, start, exchanges, [i for i in pinned if start <= i < at])
         if inside is not None:
@@ -144,7 +144,7 @@ def _starts(history: History, allowed: Sequence[bool], start: int, exchanges: Se
     anchored = _anchored(facts, start, start)
     if anchored is not None:
         yield anchored
-    solid = next((i for i in range(start, len(facts)) if facts[i].kind in ("unknown", "compaction")), len(facts))
+    solid = next((i for i in range(start, len(facts)) if facts[i].kind == "compaction"), len(facts))
     for output in exchanges[1 : len(exchanges) - KEEP_EXCHANGES + 1]:
         if output.first > solid:
             return
@@ -178,17 +178,30 @@ def _anchored(facts: Sequence[Facts], at: int, start: int) -> int | None:
     return at if at >= start else None
 
 
-def _pinned(history: History, at: int, outputs: Sequence[Output], signed_from: int) -> list[int]:
-    """Messages of exchanges before `at` that must stay: tool references in use, and what a provider signed at or
-    after `signed_from`."""
+def _pinned(history: History, at: int, outputs: Sequence[Output], signed_from: int, running: int = 0) -> list[int]:
+    """Messages before `at` that must stay, with their exchanges: tool references in use, what a provider signed at or
+    after `signed_from`, and, in the running turn, what nobody here knows."""
     facts = history.facts
-    marked = [i for i in range(history.fixed, at) if facts[i].signed or facts[i].references]
-    if not marked:
+    pins = [i for i in range(history.fixed, at) if facts[i].signed or facts[i].references or facts[i].kind == "unknown"]
+    if not pins:
         return []
     wanted = history.deferred.intersection(name for fact in facts[at:] for name in fact.tool_names)
-    marked = [i for i in marked if (facts[i].signed and i >= signed_from) or wanted.intersection(facts[i].references)]
     whole = {i: range(o.first, o.end) for o in outputs for i in range(o.first, o.end)}
-    return sorted({j for i in marked for j in whole.get(i, range(i, i + 1)) if j < at})
+    stay = set[int]()
+    for i in pins:
+        if facts[i].kind == "unknown" and i >= running:
+            stay.update(range(_thought(facts, i, running), i + 1))
+        elif not (facts[i].signed and i >= signed_from) and not wanted.intersection(facts[i].references):
+            continue
+        stay.update(whole.get(i, range(i, i + 1)))
+    return sorted(i for i in stay if i < at)
+
+
+def _thought(facts: Sequence[Facts], at: int, start: int) -> int:
+    """Where the reasoning that an item may have come with begins."""
+    while at > start and facts[at - 1].kind == "reasoning":
+        at -= 1
+    return at
 
 
 def _without_typed(history: History, allowed: Sequence[bool], outputs: Sequence[Output]) -> Iterator[Choice]:

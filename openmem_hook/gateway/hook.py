@@ -82,7 +82,7 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
     async def _note_failures(self, kwargs: Mapping[str, Any], response: Any) -> None:  # noqa: ARG002
         events = self.watch.taken()
         try:
-            while events and await self.compactor.record_event(*events[0]):
+            while events and await self.compactor.recorder.record_event(*events[0]):
                 events.pop(0)
         finally:
             self.watch.keep(events)
