@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from openmem_hook import fingerprint
+from openmem_hook import fingerprint, tokens
 from openmem_hook.compaction import estimate, trim, wording
 from openmem_hook.compaction.edits import Cut, Standing, Swap, SwapMap, apply, sent_message
 from openmem_hook.compaction.estimate import Scale
@@ -198,7 +198,15 @@ def cut(draft: Draft) -> Draft:
     left = tuple(swap for swap in draft.new_swaps if swap.key not in gone or _is_kept(draft, choice, swap))
     standing = Standing(made, choice.anchor)
     draft = replace(draft, standing=standing, new_cut=made, new_swaps=left, kept=choice.kept, reason=reason)
-    return replace(draft, estimate=max(draft.before - gain, 0.0))
+    pointer = _pointer_tokens(draft, choice, made)
+    return replace(draft, estimate=max(draft.before - gain - trim.POINTER_TOKENS + pointer, 0.0))
+
+
+def _pointer_tokens(draft: Draft, choice: trim.Choice, made: Cut) -> float:
+    """What the pointer that was written costs: the head less the messages it shows, which go without thinking."""
+    sizes = [draft.sent[i].sizes for i in choice.kept]
+    kept = sum((size - size.thought() for size in sizes), tokens.ZERO)
+    return max(tokens.estimate(draft.known.scale.calibration, made.head_sizes - kept), 0.0)
 
 
 def _is_kept(draft: Draft, choice: trim.Choice, swap: Swap) -> bool:

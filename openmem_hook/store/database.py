@@ -24,9 +24,11 @@ _PRAGMAS = (
     "PRAGMA synchronous = NORMAL",  # survives a killed process; a power cut may lose the newest, never damage
     "PRAGMA temp_store = MEMORY",  # no message text in temporary files
     "PRAGMA cache_size = -2000",  # 2 MB a connection, so that many stay open
-    "PRAGMA journal_size_limit = 4194304",  # a WAL grown by one big message shrinks again
+    "PRAGMA journal_size_limit = 1048576",  # a WAL grown by one big message shrinks again
     "PRAGMA trusted_schema = OFF",
 )
+_LOG_PAGES = {"catalog": 256, "session": 1_000}
+"""Pages after which a commit empties the log by itself: that of a session is emptied behind requests before."""
 _SIDE = ("", "-wal", "-shm", "-journal")
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -75,6 +77,7 @@ def connect(path: Path, kind: str) -> sqlite3.Connection:
         _patiently(db, _PRAGMAS[0])
         for pragma in _PRAGMAS[1:]:
             db.execute(pragma)
+        db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES[kind]}")
         _migrate(db, kind)
     except BaseException:
         db.close()

@@ -243,11 +243,13 @@ def _merge_more(db: sqlite3.Connection) -> bool:
 
 
 def _empty_log(db: sqlite3.Connection) -> bool:
-    """Where readers come without a pause the log never gets to start anew by itself. Once it is long, writers wait a
-    moment for it, in which the readers that are there leave and new ones need the log no more."""
-    _, pages, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    if pages > LOG_PAGES:
-        with database.patience(db, LOG_PATIENCE_S):
+    """Its pages go into the database and its file gets short, so that a store takes little more room while its sessions
+    are in use. Where readers come without a pause the log never gets to start anew by itself: once it is long, writers
+    wait a moment for it, in which the readers that are there leave and new ones need the log no more."""
+    _, pages, copied = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    long = pages > LOG_PAGES
+    if long or pages == copied:
+        with database.patience(db, LOG_PATIENCE_S if long else 0.0):
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     return True
 
