@@ -119,13 +119,16 @@ numbers = itertools.count()
 
 
 @pytest.mark.laws
-@pytest.mark.parametrize("fmt", FORMATS)
-def test_no_cut_of_500_histories_parts_a_result_from_its_call(fmt: Format, shared: ContextHook) -> None:
+def test_no_cut_of_500_histories_parts_a_result_from_its_call(shared: ContextHook) -> None:
     trimmed = 0
 
     @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.sampled_from((80, 300)).flatmap(lambda size: talks(size=size)), st.integers(1000, 8000))
-    def every(talk: Talk, trim_at: int) -> None:
+    @given(
+        st.sampled_from(FORMATS),
+        st.sampled_from((80, 300)).flatmap(lambda size: talks(size=size)),
+        st.integers(1000, 8000),
+    )
+    def every(fmt: Format, talk: Talk, trim_at: int) -> None:
         nonlocal trimmed
         given_body = render(talk, fmt)
         key = make_key(f"user-{next(numbers)}")

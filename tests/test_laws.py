@@ -35,7 +35,7 @@ lawful = settings(
     derandomize=True,
     phases=PHASES,
 )
-formats = pytest.mark.parametrize("fmt", FORMATS)
+formats = st.sampled_from(FORMATS)
 
 
 def messages_of(body: Json) -> list[Any]:
@@ -47,9 +47,8 @@ def same_model(body: Json) -> Json:
     return {**body, "model": "claude-sonnet-4-5"}
 
 
-@formats
 @lawful
-@given(data=st.data())
+@given(fmt=formats, data=st.data())
 def test_l1_a_request_under_its_limits_is_the_same_body_but_for_the_note(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, most_turns=3, most_steps=4))
     with walking(standing_instruction=False) as walk:
@@ -77,9 +76,8 @@ def without_note(body: Json) -> Json:
     return body
 
 
-@formats
 @lawful
-@given(data=st.data())
+@given(fmt=formats, data=st.data())
 def test_l2_between_breaks_every_request_is_a_prefix_of_the_next(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
@@ -117,9 +115,8 @@ def disturb(walk: Walk, rng: Random) -> None:
         walk.restart(**changed, enabled=False)
 
 
-@formats
 @lawful
-@given(data=st.data())
+@given(fmt=formats, data=st.data())
 def test_l3_a_legal_body_stays_legal_at_every_limit(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     at = data.draw(st.integers(1000, 6000))
@@ -132,9 +129,8 @@ def test_l3_a_legal_body_stays_legal_at_every_limit(fmt: Format, data: st.DataOb
         walk.send(body)
 
 
-@formats
 @lawful
-@given(data=st.data())
+@given(fmt=formats, data=st.data())
 def test_l4_every_message_can_be_read_back_equal_and_once(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     with walking() as walk:
@@ -151,9 +147,8 @@ def count_equal(body: Json) -> list[int]:
     return [said.count(m) for m in said]
 
 
-@formats
 @lawful
-@given(data=st.data())
+@given(fmt=formats, data=st.data())
 def test_l5_a_break_gets_under_the_limit_or_as_low_as_the_law_allows(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=9))
     with walking() as walk:
@@ -197,9 +192,8 @@ def is_mixed(message: Json) -> bool:
     return {"tool_result", "text"} <= kinds
 
 
-@formats
 @lawful
-@given(data=st.data())
+@given(fmt=formats, data=st.data())
 def test_l6_workers_on_one_store_send_the_same_bytes(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     with walking() as walk:
@@ -210,9 +204,8 @@ def test_l6_workers_on_one_store_send_the_same_bytes(fmt: Format, data: st.DataO
             assert len(set(sent)) == 1
 
 
-@formats
 @lawful
-@given(data=st.data())
+@given(fmt=formats, data=st.data())
 def test_l7_what_is_sent_follows_the_history_that_came(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
@@ -267,9 +260,8 @@ def plain(message: Json) -> str:
     return "\n".join(t for t in said if t and not t.startswith("<system-reminder>"))
 
 
-@formats
 @lawful
-@given(data=st.data())
+@given(fmt=formats, data=st.data())
 def test_l8_small_drift_finds_the_same_cut_and_sends_the_same_head(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
@@ -304,9 +296,8 @@ HOSTILE = (
 )
 
 
-@formats
 @lawful
-@given(data=st.data())
+@given(fmt=formats, data=st.data())
 def test_l12_quoted_words_never_close_the_frame_they_stand_in(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     words = data.draw(st.lists(st.sampled_from(HOSTILE) | st.text(max_size=60), min_size=1, max_size=4))
