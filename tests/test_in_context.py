@@ -29,6 +29,8 @@ async def test_a_result_that_goes_out_short_is_out_of_sight_and_only_that(new_ho
     for body in [*before, last]:
         await talk.send(body)
     assert [row.shown for row in talk.rows()] == [True] * 6 + [False]
+    (told,) = talk.events("compression")
+    assert told["chars_before"] == len(listing(3_000)) > told["chars_after"] > 0
 
 
 async def test_a_fork_that_takes_over_a_cut_has_out_of_sight_what_the_cut_does_not_show(new_hook: NewHook) -> None:

@@ -55,7 +55,7 @@ def test_the_readme_has_the_three_commands_and_nothing_that_is_not_tested_here()
         ("make demo", "exec .venv/bin/python -m demo"),
         ("make serve", "exec .venv/bin/openmem serve"),
         ("make test", ".venv/bin/python -m pytest"),
-        ("make laws", "OPENMEM_LAWS_EXAMPLES=3000 .venv/bin/python -m pytest -n 2 -m laws"),
+        ("make laws", "OPENMEM_LAWS_EXAMPLES=3000 .venv/bin/python -m pytest -n 2 --dist worksteal -m laws"),
         ("make bench", "exec .venv/bin/python -m tests.bench"),
         ("make clean", "rm -rf .venv"),
     ],

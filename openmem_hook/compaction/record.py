@@ -222,11 +222,22 @@ def savings_of(draft: Draft) -> Savings | None:
     return Savings(round(draft.estimate + saved), round(draft.estimate)) if saved else None
 
 
+def _result_chars(draft: Draft) -> dict[tuple[bytes, str], int]:
+    """Characters of each result as the client sent it."""
+    history = draft.history
+    placed = zip(history.keys, history.facts, strict=True)
+    return {(key, slot.call_id): slot.chars for key, fact in placed for slot in fact.results}
+
+
 def events_of(draft: Draft, about: Mapping[str, Any]) -> list[Event]:
+    short = [swap for swap in draft.new_swaps if swap.reason == "size"]
+    whole = _result_chars(draft) if short else {}
     found = [
-        Event("compression", {**about, "id": swap.id, "chars_after": len(swap.text)})
-        for swap in draft.new_swaps
-        if swap.reason == "size"
+        Event(
+            "compression",
+            {**about, "id": swap.id, "chars_before": whole[swap.key, swap.call_id], "chars_after": len(swap.text)},
+        )
+        for swap in short
     ]
     if trimmed := draft.new_cut is not None or any(swap.reason == "hard" for swap in draft.new_swaps):
         found.append(Event("trim", {**about, **_trim_numbers(draft)}))
