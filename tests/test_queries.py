@@ -22,7 +22,7 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
     made.close()
 
 
-# --- words are words ----------------------------------------------------------------------------------------
+# --- words are words (BC-44) ----------------------------------------------------------------------------------------
 
 FOUND = {
     "multi-agent": "the multi-agent run",
@@ -93,7 +93,7 @@ def test_no_string_makes_a_search_fail(shelf: Shelf) -> None:
             queries.search_words(db, words.parse(query), Filters(), 8)
 
 
-# --- scripts without spaces ---------------------------------------------------------------------------------
+# --- scripts without spaces (BC-45) ---------------------------------------------------------------------------------
 
 RUNS = {
     "chinese": "请检查config_path文件是否存在",

@@ -122,11 +122,16 @@ def connect(path: Path, seconds: float) -> sqlite3.Connection:
     db = sqlite3.connect(
         f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
     )
-    until = time.monotonic() + seconds
-    db.set_progress_handler(lambda: int(time.monotonic() > until), _STEPS)
+    give(db, seconds)
     for pragma in ("query_only = ON", "trusted_schema = OFF", "temp_store = MEMORY", "cache_size = -8000"):
         db.execute(f"PRAGMA {pragma}")
     return db
+
+
+def give(db: sqlite3.Connection, seconds: float) -> None:
+    """So many seconds from now; then what runs is interrupted."""
+    until = time.monotonic() + seconds
+    db.set_progress_handler(lambda: int(time.monotonic() > until), _STEPS)
 
 
 class TooSlowError(StoreError):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,12 @@ class Desk:
 
     def each(self, names: Sequence[str], use: Callable[[str], Found | None]) -> dict[str, Found]:
         """What is found in each session, in their order; those left out for lack of time are missing."""
-        found = [use(name) for name in names] if len(names) < 2 else list(self._searching.map(use, names))
+        if len(names) < 2:
+            found = [use(name) for name in names]
+        else:
+            asked = [self._searching.submit(use, name) for name in names]
+            wait(asked)  # all of them, also when one fails: what they use is closed after this
+            found = [future.result() for future in asked]
         return {name: f for name, f in zip(names, found, strict=True) if f is not None}
 
     # --- what a caller may see ----------------------------------------------------------------------------
@@ -156,16 +162,22 @@ def _search(desk: Desk, caller: Caller, given: Mapping[str, Any]) -> str:
     if not names:
         return "total_matches: 0\nline_matches: 0\nsessions: none are stored for you yet"
     until = time.monotonic() + queries.SEARCH_S
-    found = desk.each(
-        names, lambda name: _in_session(desk, caller, name, until, lambda db: look(db, filters, limit, until))
-    )
-    chosen = _fair(found, limit)
-    rows = list[str]()
-    for name in dict.fromkeys(name for name, _ in chosen):
-        with queries.reading(desk.session_path(caller, name)) as db:
-            for place in (place for other, place in chosen if other == name):
-                hit = queries.hit(db, place, asked if isinstance(asked, words.Query) else None, filters)
-                rows.append(_row(db, len(rows) + 1, name, hit, asked, context))
+    with ExitStack() as opened:
+        readers: dict[str, queries.Reader] = {}
+
+        def found_in(name: str) -> Found | None:
+            """None where the time was over before. A session stays open until its best rows are told."""
+            if time.monotonic() > until:
+                return None
+            db = readers[name] = opened.enter_context(queries.reading(desk.session_path(caller, name)))
+            return look(db, filters, limit, until)
+
+        found = desk.each(names, found_in)
+        rows = list[str]()
+        for name, place in _fair(found, limit):
+            queries.give(readers[name], queries.SEARCH_S)
+            hit = queries.hit(readers[name], place, asked if isinstance(asked, words.Query) else None, filters)
+            rows.append(_row(readers[name], len(rows) + 1, name, hit, asked, context))
     return "\n".join([*_summary(asked, given, found, len(names) - len(found)), *_fitting(rows, found, bool(session))])
 
 
@@ -188,16 +200,6 @@ def _looking_for(given: Mapping[str, Any]) -> tuple[Asked, Look]:
         return pattern, lambda db, filters, limit, until: queries.search_pattern(db, pattern, filters, limit, until)
     parsed = words.parse(query)
     return parsed, lambda db, filters, limit, _: queries.search_words(db, parsed, filters, limit)
-
-
-def _in_session(
-    desk: Desk, caller: Caller, name: str, until: float, use: Callable[[queries.Reader], Found]
-) -> Found | None:
-    """None where the time was over before."""
-    if time.monotonic() > until:
-        return None
-    with queries.reading(desk.session_path(caller, name)) as db:
-        return use(db)
 
 
 def _fair(found: Mapping[str, Found], limit: int) -> list[tuple[str, Place]]:
