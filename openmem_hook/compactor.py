@@ -157,11 +157,14 @@ class Compactor:
         if self._retention.due(ttl_days):
             loop = asyncio.get_running_loop()
             self.sweeping = loop.run_in_executor(self._executor, self._retention.sweep, ttl_days)
+            self.sweeping.add_done_callback(_ignore_outcome)
 
     async def replay_request(self, request: Request) -> Outcome:
         """The request with the edits that memory knows: none made, no file touched. It has threads of its own, since
         a store that hangs may hold all others."""
-        return await asyncio.get_running_loop().run_in_executor(self._replays, self._replay, request)
+        work = asyncio.get_running_loop().run_in_executor(self._replays, self._replay, request)
+        work.add_done_callback(_ignore_outcome)
+        return await asyncio.wait_for(asyncio.shield(work), request.settings.deadline_s)
 
     def _replay(self, request: Request) -> Outcome:
         history = decode(request.adapter, request.body, self._memo(request))
@@ -226,6 +229,9 @@ class Compactor:
 
     def _with_session(self, request: Request, history: History, live: Live, ticket: Ticket, started: float) -> Outcome:
         db = live.database()
+        live.longest = max(live.longest, len(history))
+        if len(live.memo.facts) > MEMO_SLACK * live.longest + 64:
+            live.memo.facts.clear()
         if _auxiliary(history, live):
             return self._replayed_aside(request, history, live)
         if self._touch(live, request):
@@ -234,13 +240,15 @@ class Compactor:
         for _ in range(CLAIMS):
             draft, thread, place = self._decided(request, history, live, calibration)
             write = self._write(request, draft, thread, place, live)
+            body = finish(draft, request.body)  # before it is recorded as sent
             if not (write.empty and thread == live.state.threads.get(thread.id)):
                 self._index(live, write)
                 if not self._claim(db, live, write, ticket):
                     db = live.database()
                     continue
             thread = live.state.threads[live.state.current[thread.agent]] if not thread.id else thread
-            return self._outcome(request, draft, live, thread, write.events, started)
+            live.state.sights[thread.id] = _sight(draft)
+            return self._outcome(request, draft, body, live, thread, write.events, started)
         raise SessionBusyError("other workers kept writing to this session")
 
     def _decided(
@@ -306,7 +314,7 @@ class Compactor:
         calibration: Calibration,
     ) -> Thread:
         """The thread a request belongs to, as it will be after it; a new one takes over its parent's rules."""
-        tip = history.keys[-1]
+        tip = _tip(history)
         if place.thread:
             known = state.threads[place.thread]
             return replace(
@@ -321,7 +329,7 @@ class Compactor:
             root=history.keys[min(history.lead, len(history) - 1)],
             tip=tip,
             has_tools=history.has_tools,
-            note=_note(request) if parent is None else parent.note,
+            note=(_note(request) if history.has_tools else 0) if parent is None else parent.note,
             result_chars=_result_chars(request, calibration) if parent is None else parent.result_chars,
             offset=0.0 if parent is None else parent.offset,
         )
@@ -331,7 +339,11 @@ class Compactor:
         state, history = live.state, draft.history
         new = [i for i, key in enumerate(history.keys) if key not in state.measured]
         rows = rows_of(draft, new, shown_whole(draft, new))
-        hidden = hidden_by(draft)
+        hidden, shown = hidden_by(draft), list[bytes]()
+        if state.sights.get(thread.id, _sight(draft)) != _sight(draft):  # the thread went back, or on again
+            whole = shown_whole(draft, range(len(history)))
+            shown = [key for i, key in enumerate(history.keys) if i in whole]
+            hidden = [key for i, key in enumerate(history.keys) if i not in whole]
         cuts = (*state.adopted.cuts, *([] if draft.new_cut is None else [draft.new_cut]))
         swaps = (*state.adopted.swaps, *draft.new_swaps)
         ended = ended_threads(history, thread, place, state.threads.values())
@@ -343,7 +355,7 @@ class Compactor:
             swaps,
             events_of(draft, {"model": request.model, "agent": request.agent}),
             hidden,
-            (),
+            shown,
             ended,
             now,
         )
@@ -402,12 +414,15 @@ class Compactor:
         return True
 
     def _outcome(
-        self, request: Request, draft: Draft, live: Live, thread: Thread, events: Sequence[Event], started: float
+        self,
+        request: Request,
+        draft: Draft,
+        body: Mapping[str, Any],
+        live: Live,
+        thread: Thread,
+        events: Sequence[Event],
+        started: float,
     ) -> Outcome:
-        body = finish(draft, request.body)
-        live.longest = max(live.longest, len(draft.history))
-        if len(live.memo.facts) > MEMO_SLACK * live.longest + 64:
-            live.memo.facts.clear()
         savings = savings_of(draft)
         if request.call_id:
             self._remember(request, draft, live, thread, body, savings, started)
@@ -433,7 +448,7 @@ class Compactor:
                 cut="" if draft.standing is None else draft.standing.cut.id,
                 start=estimate.first_paid(draft.history, draft.standing),
                 full=estimate.full(draft.history, draft.sent, draft.standing, scale),
-                scale=scale,
+                scale=replace(scale, reports={}, measured={}),
             ),
             new_cut=draft.new_cut is not None,
             thread=thread,
@@ -515,6 +530,17 @@ def _adopted(history: History, anchor: bytes, parent: sessions.SessionState, sta
     return True
 
 
+def _sight(draft: Draft) -> str:
+    """What decides which stored messages a request shows: the cut that stands, "" for none."""
+    return "" if draft.standing is None else draft.standing.cut.id
+
+
+def _tip(history: History) -> bytes:
+    """Key of the newest message that clients don't leave out the next time."""
+    named = (key for key, fact in zip(reversed(history.keys), reversed(history.facts), strict=True) if fact.identifies)
+    return next(named, history.keys[-1])
+
+
 def _auxiliary(history: History, live: Live | None) -> bool:
     """Titles, probes, a client's own compaction: no tools, and no conversation of its own."""
     if history.has_tools:
@@ -538,5 +564,12 @@ def _result_chars(request: Request, calibration: Calibration) -> int:
 
 
 def _known(state: sessions.SessionState, calibration: Calibration, offset: float, model: str) -> Known:
-    scale = Scale(state.reports, state.measured, offset, calibration, tokens.drops_thinking(model))
+    scale = Scale(
+        state.reports,
+        state.measured,
+        offset,
+        calibration,
+        tokens.family_rate(model),
+        tokens.drops_thinking(model),
+    )
     return Known(state.digests, state.cuts, state.swaps, state.followers, scale, state.sent)

@@ -31,7 +31,7 @@ class Part:
     `text` is what a search should find. `sealed` is a signature or encrypted reasoning: counted, and what
     tells two of them apart. `identity` is the canonical value this part adds to the digest; None
     adds nothing. `call_id` carries its family ("function:call_1"). `media` counts pictures and documents
-    inside.
+    inside. `text_alone` is false for a result with blocks, media aside, that no text can stand for.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class Part:
     references: tuple[str, ...] = ()
     signed: bool = False
     sealed: str = ""
+    text_alone: bool = True
 
 
 class ResultSlot(NamedTuple):
@@ -219,7 +220,9 @@ def facts_of(role: str, parts: Sequence[Part], size: int) -> Facts:
         calls=tuple(p.call_id for p in parts if p.kind == "call" and p.call_id),
         answers=tuple(p.call_id for p in parts if p.kind == "result" and p.call_id),
         results=tuple(
-            ResultSlot(p.index, p.call_id, len(p.text)) for p in parts if p.kind == "result" and not p.references
+            ResultSlot(p.index, p.call_id, len(p.text))
+            for p in parts
+            if p.kind == "result" and p.text_alone and not p.references
         ),
         tool_names=tuple(p.name for p in parts if p.kind == "call" and p.call_id),
         references=tuple(name for p in parts for name in p.references),

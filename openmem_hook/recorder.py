@@ -82,15 +82,12 @@ class Recorder:
         key = (tenant, model)
         known = self._rates.get(key)
         if known is None:
-            stored = self.pool.consult(tenant, lambda db: (catalog.rate(db, model),), None)
-            known = tokens.starting(model, chars_per_token)
-            if stored is None:
-                return known
-            known = _read_rate(stored[0]) or known
-            if len(self._rates) > PENDING:
-                self._rates.clear()
-            self._rates[key] = known
-        return known
+            known = _read_rate(self.pool.consult(tenant, lambda db: catalog.rate(db, model), None))
+            if known is not None:
+                if len(self._rates) > PENDING:
+                    self._rates.clear()
+                self._rates[key] = known
+        return known or tokens.starting(model, chars_per_token)
 
     async def record_response(self, call_id: str, usage: Usage) -> bool:
         """Store a request's usage and learn from it; False where the call is unknown or was recorded before."""
@@ -176,6 +173,7 @@ def _usage_write(
         cut=sample.cut,
         tokens=usage.prompt_tokens,
         overhead=sample.scale.steady_overhead(sample.history),
+        family_rate=sample.scale.family_rate,
         measured=learned.measured,
         thread=pending.thread.id,
         offset=learned.offset,

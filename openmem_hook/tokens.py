@@ -191,6 +191,11 @@ def media(kind: str, pages: int = DOCUMENT_PAGES) -> Sizes:
     return Sizes(pages=pages, parts=1) if kind == "document" else Sizes(images=1, parts=1)
 
 
+def media_count(sizes: Sizes) -> int:
+    """Pictures and documents in what was counted by `media`."""
+    return sizes.images + sizes.pages // DOCUMENT_PAGES
+
+
 Vector = tuple[float, ...]
 Matrix = tuple[Vector, ...]
 
@@ -270,7 +275,7 @@ def _claude_version(model: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2] or 0)) if found else None
 
 
-def _chars_per_token(model: str) -> float:
+def family_rate(model: str) -> float:
     """Of real sessions, everything they hold against their text: Claude to 4.6, later Claude, Codex."""
     version = _claude_version(model)
     if version:
@@ -284,7 +289,7 @@ def starting(model: str, chars_per_token: float | None = None) -> Calibration:
     All characters cost the same at first: that errs on the dear side for prose, and a few reports on letters
     and marks are told apart. ValueError for a rate that is not positive.
     """
-    rate = 1 / (_chars_per_token(model) if chars_per_token is None else _positive(chars_per_token))
+    rate = 1 / (family_rate(model) if chars_per_token is None else _positive(chars_per_token))
     other = rate * CHARS_PER_TOKEN
     doubt = tuple(tuple(sd**2 * (i == j) for j in range(len(DOUBT))) for i, sd in enumerate(DOUBT))
     return Calibration(_within((rate, rate, other, other)), doubt)

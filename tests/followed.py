@@ -20,9 +20,9 @@ Json = dict[str, Any]
 
 STEP = 128
 """Tokens in which an automatic cache counts."""
-SLACK = {"anthropic": 1.005, "chat": 1.005, "responses": 1.025}
-"""How far a prompt may be over its limit: an estimate that decides is off by half a percent, as the design grades
-it. The kit goes on counting the reasoning of finished turns, which the provider that it plays does not."""
+SLACK = {"anthropic": 1.0, "chat": 1.0, "responses": 1.02}
+"""How far a prompt may be over its limit. The kit goes on counting the reasoning of finished turns, which the provider
+that it plays does not."""
 CLIENTS: dict[str, tuple[type[Agent], str]] = {
     "claude": (ClaudeCode, "claude-kit"),
     "codex": (Codex, "gpt-kit"),

@@ -312,6 +312,20 @@ async def test_bytes_trim_a_session_once_in_a_while_and_keep_its_prefix_between(
     assert {event["reason"] for event in talk.events("trim")} == {"hard"}
 
 
+async def test_documents_in_a_head_count_like_pictures_in_the_tail(new_hook: NewHook) -> None:
+    talk = Conversation(new_hook(trim_at_tokens=1_000_000, max_media=40), "one")
+    papers = [a.document(f"page {n}") for n in range(25)]
+    messages = [a.user(a.text("Compare these."), *papers)]
+    for step in range(20):
+        shots = [picture("anthropic", a.picture(step * 5 + n, 100)) for n in range(3)]
+        messages += exchange("anthropic", f"call_{step}", [a.text("Screen."), *shots], "click", n=step)
+    for request in growth(a.body(*messages)):
+        out = await talk.send(request)
+        held = re.findall(rb'"type":"(?:image|document)"', orjson.dumps(messages_of(out)))
+        assert len(held) <= 40
+    assert talk.trims() >= 1
+
+
 @formats
 async def test_over_a_hard_limit_that_cannot_be_met_any_gain_counts(new_hook: NewHook, fmt: Format) -> None:
     """What the person pasted alone is more than the provider takes: only what has to stay goes with it."""
@@ -321,6 +335,36 @@ async def test_over_a_hard_limit_that_cannot_be_met_any_gain_counts(new_hook: Ne
     for request in growth(body):
         out = await talk.send(request)
         assert len(orjson.dumps(out)) < 120_000 + 4 * 7_000
+
+
+@formats
+async def test_results_that_went_out_short_stay_short_when_an_old_one_is_cleared_in_place(
+    new_hook: NewHook, fmt: Format
+) -> None:
+    talk = Conversation(new_hook(compress_over_tokens=500, chars_per_token=2.5), "one")
+    *_, body = growth(a.session(fmt, exchanges=6, size=8_000))
+    for request in growth(body):
+        out = await talk.send(request)
+    cleared = a.session(fmt, exchanges=6, size=8_000)
+    short = messages_of(a.session(fmt, exchanges=1, size=40))
+    at = next(i for i, message in enumerate(short) if message != messages_of(cleared)[i])
+    messages_of(cleared)[at] = short[at]
+    again = await talk.send(cleared)
+    assert len(orjson.dumps(again)) < len(orjson.dumps(out))
+    assert len(talk.events("compression")) == 6
+
+
+async def test_a_result_that_no_text_can_stand_for_goes_out_as_it_came(new_hook: NewHook) -> None:
+    talk = Conversation(new_hook(compress_over_tokens=500), "one")
+    found = {"type": "search_result", "source": "x", "title": "t", "content": [a.text(listing(20_000))]}
+    for n, parts in enumerate(([found], [a.text("See:"), found])):
+        history = [a.user("Look."), a.assistant(a.tool_use(f"t{n}")), a.results(a.tool_result(f"t{n}", parts))]
+        body = a.body(*history)
+        out = await talk.send(body)
+        assert messages_of(out) == messages_of(body)
+        talk.last = None
+    assert talk.events("compression") == []
+    assert all(row.shown for row in talk.rows())
 
 
 def pictures_in(body: Json) -> int:

@@ -14,6 +14,7 @@ from tests.conversation import Conversation, messages_of
 from tests.kit import builders as a
 from tests.kit.breakpoints import breakpoints
 from tests.kit.builders import Json, chat, responses, session
+from tests.kit.histories import growth
 from tests.kit.prefix import assert_untouched, check
 
 SMALL = "trim_at_tokens=4000,compress_over_tokens=0"
@@ -63,6 +64,16 @@ async def test_the_note_ends_the_system_prompt_in_the_shape_the_client_used(
         assert ours == (f"{theirs}\n\n{NOTE}" if theirs else NOTE)
     assert noted(out) == 1
     assert line.trims() == (exchanges > 10)
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_talk_without_tools_is_not_told_of_tools(named: bool, new_hook: NewHook) -> None:
+    line = Conversation(new_hook())
+    if not named:
+        line._from_gateway = lambda fmt: {}  # type: ignore[method-assign]
+    for request in growth(session("anthropic", exchanges=0, turns=4)):
+        without = {key: value for key, value in request.items() if key != "tools"}
+        assert same(await line.send(without), without)
 
 
 @pytest.mark.parametrize("shape", SYSTEMS)

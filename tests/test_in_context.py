@@ -45,3 +45,27 @@ async def test_a_fork_that_takes_over_a_cut_has_out_of_sight_what_the_cut_does_n
     assert fork.trims() == 0
     assert shown[1:] == out["messages"][1:]
     assert len(shown) < len(fork.rows()) / 2
+
+
+async def test_a_history_that_goes_back_before_its_cut_is_in_sight_again(new_hook: NewHook) -> None:
+    talk = Conversation(new_hook(trim_at_tokens=6_000, compress_over_tokens=0))
+    requests = growth(session("anthropic", exchanges=12, size=2_000))
+    for body in requests:
+        await talk.send(body)
+    assert talk.trims() >= 1
+    early = requests[1]
+    talk.last = None
+    assert (await talk.send(early))["messages"] == early["messages"]
+    assert [row.shown for row in talk.rows()][: len(early["messages"])] == [True] * len(early["messages"])
+    talk.last = None
+    out = await talk.send(requests[-1])
+    assert [row.raw for row in talk.rows() if row.shown][1:] == out["messages"][1:]
+
+
+async def test_a_reminder_of_its_own_at_the_end_starts_no_thread(new_hook: NewHook) -> None:
+    talk = Conversation(new_hook())
+    for body in growth(session("anthropic", exchanges=4, size=300)):
+        reminded = {**body, "messages": [*body["messages"], user("<system-reminder>Be brief.</system-reminder>")]}
+        talk.last = None
+        await talk.send(reminded)
+    assert len({row.thread for row in talk.rows()}) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -60,3 +61,28 @@ async def test_the_first_cut_of_a_session_is_estimated_from_what_its_messages_co
 
 def sessions_below(state_dir: Path) -> list[Path]:
     return list(state_dir.glob("context/*/sessions/*.db"))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_count_by_another_tokenizer_is_no_base_for_an_estimate(new_hook, shared: bool) -> None:
+    """A session that goes on with another family of models is priced by that family's rate."""
+    hook = new_hook(standing_instruction=False)
+    for n in range(8):
+        await send(hook, n)
+    model = "claude-sonnet-5" if shared else "gpt-5.5"
+    told = {"litellm_call_id": "other", "proxy_server_request": {"headers": {"x-claude-code-session-id": "s"}}}
+    body = body_of(8) | told | {"model": model}
+    await hook.async_pre_call_hook(make_key(), None, body, "anthropic_messages")
+    known, new = (hook.compactor.recorder.expected()["other"].estimate, len(json.dumps(body_of(8))) / 3.2)
+    assert (known == pytest.approx(new, rel=0.1)) is not shared
+
+
+async def test_a_rate_set_for_one_request_is_not_the_next_one_s(new_hook) -> None:
+    hook = new_hook(standing_instruction=False)
+    estimates = []
+    for session, setting in (("a", {}), ("b", {"x-openmem": "chars_per_token=0.5"}), ("c", {})):
+        headers = {"x-claude-code-session-id": session} | setting
+        told = {"litellm_call_id": session, "proxy_server_request": {"headers": headers}}
+        await hook.async_pre_call_hook(make_key(), None, body_of(3) | told, "anthropic_messages")
+        estimates.append(hook.compactor.recorder.expected()[session].estimate)
+    assert estimates[0] == estimates[2] < estimates[1] / 2

@@ -426,7 +426,16 @@ def test_a_client_that_goes_while_its_request_is_written_changes_nothing() -> No
 
 
 def report(call_id: str, **more: Any) -> UsageWrite:
-    told = {"cut": "", "tokens": 100, "overhead": 1.0, "measured": [], "thread": 1, "offset": 2.0, "now": 1.0}
+    told = {
+        "cut": "",
+        "tokens": 100,
+        "overhead": 1.0,
+        "family_rate": 2.5,
+        "measured": [],
+        "thread": 1,
+        "offset": 2.0,
+        "now": 1.0,
+    }
     return UsageWrite(call_id=call_id, key=b"key", event=Event("usage", {}), **{**told, **more})
 
 

@@ -153,3 +153,11 @@ def test_ci_runs_make_test_with_an_empty_home() -> None:
     assert "set -euo pipefail" in script
     assert 'HOME="$(mktemp -d)"' in script
     assert script.rstrip().endswith("make test")
+
+
+@pytest.mark.parametrize("tag", ["bash-stderr", "bash-stdout", "command-name", "task-notification"])
+def test_words_typed_after_a_clients_block_are_typed_words(tag: str) -> None:
+    assert typed.classify(f"<{tag}>boom</{tag}>") == "notice"
+    assert typed.classify(f"<{tag}>boom</{tag}>\n<bash-stderr></bash-stderr>") == "notice"
+    assert typed.classify(f"<{tag}>boom</{tag}> Why does this fail with <b>") == "text"
+    assert typed.classify(f"<{tag}>boom</{tag}> Why? <{tag}>x</{tag}>") == "text"

@@ -92,6 +92,19 @@ def test_without_a_session_recent_ones_are_searched_newest_first_and_told(shelf:
     assert "1 more without a match" in told
 
 
+def test_one_session_that_can_not_be_read_hides_no_other(shelf: Shelf) -> None:
+    whole, broken = (shelf.put(["needle here"], session=name) for name in ("whole", "broken"))
+    shelf.pool.close()
+    for side in ("", "-wal"):
+        path = shelf.path(broken)
+        path.with_name(path.name + side).write_bytes(b"no database" * 1000)
+    answer = shelf.search("needle")
+    assert not answer.failed
+    assert whole in answer.text
+    assert "total_matches: at least 1" in answer.text
+    assert shelf.search("needle", session_id=broken).failed
+
+
 # --- frames -------------------------------------------------------------------------------------------------
 
 HOSTILE = (

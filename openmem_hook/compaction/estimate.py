@@ -8,7 +8,7 @@ message is typed are followed in that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from openmem_hook import tokens
 from openmem_hook.compaction.edits import Standing
@@ -18,10 +18,12 @@ from openmem_hook.tokens import Calibration
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A provider's count of a request: its prompt tokens, and its overhead by the steady rate."""
+    """A provider's count of a request: its prompt tokens, its overhead by the steady rate, and the model's
+    `tokens.family_rate`: another tokenizer's count says nothing of this one's."""
 
     tokens: int
     overhead: float
+    family_rate: float
 
 
 _STEADY = tokens.starting("")
@@ -45,6 +47,7 @@ class Scale:
     measured: Mapping[bytes, float | None]
     offset: float
     calibration: Calibration
+    family_rate: float
     drops_thinking: bool = False
 
     def overhead(self, history: History) -> float:
@@ -116,6 +119,8 @@ def total(history: History, sent: Sequence[Facts], standing: Standing | None, sc
     cut_id = "" if standing is None else standing.cut.id
     for i in range(len(history) - 1, max(start - 2, -1), -1):
         report = scale.reports.get((history.keys[i], cut_id))
+        if report is not None and report.family_rate != scale.family_rate:
+            return max(full(history, sent, standing, replace(scale, measured={})), 0.0)
         if report is not None:
             return max(report.tokens + _growth(history, sent, i, scale) - report.overhead, 0.0)
     return max(full(history, sent, standing, scale) + scale.offset, 0.0)

@@ -45,6 +45,8 @@ def learn(sample: Sample, reports: Mapping[ReportKey, Report], prompt_tokens: in
     if base is None:
         return Learned(offset=offset)
     report = reports[(history.keys[base], sample.cut)]
+    if report.family_rate != scale.family_rate:  # what grew between the counts of two tokenizers is no growth
+        return Learned(offset=offset)
     grown = prompt_tokens - report.tokens - round(scale.steady_overhead(history) - report.overhead)
     between = range(base + 1, len(history))
     left = _left(sample, base)

@@ -26,6 +26,8 @@ SHORTEST = 600
 """Characters a short form may always have: header, a beginning and an end that still say something."""
 POINTER_BYTES = 4_000
 """About what a pointer adds to a body: `wording.POINTER_CHARS` and what JSON puts around them."""
+CERTAIN = 0.995
+"""Share of `trim_at` up to which a prompt surely is under it: estimates are off by up to half a percent."""
 RELIEF = 0.8
 """Share of a hard limit down to which kept results are shortened, so that the next request fits too."""
 SQUEEZE = (4_000, 1_500, 600)
@@ -96,17 +98,33 @@ def find(draft: Draft) -> Draft:
 
 
 def compress(draft: Draft) -> Draft:
-    """Results sent for the first time: short where they are over the limit, else raw for good."""
+    """Results sent for the first time: short where they are over the limit, else raw for good. One that went out short
+    goes on so when something before it changed, and with it the names of all that follows."""
     limit = draft.rules.result_chars
-    if not draft.rules.new_edits or limit <= 0:
+    if not draft.rules.new_edits:
         return draft
-    made = []
+    made = list[Swap]()
     known = draft.known
-    for i in range(max(_start(draft), draft.history.fixed, _answered(draft)), len(draft.history)):
+    held = {swap.id: swap for swap in known.swaps.values()}
+    fresh_from = _answered(draft) if limit > 0 else len(draft.history)
+    for i in range(max(_start(draft), draft.history.fixed), len(draft.history)):
         key = draft.history.keys[i]
-        if key not in known.scale.measured and key not in known.sent:
-            made += _swaps(draft, i, limit, max(int(limit * SHORT_SHARE), SHORTEST), "size")
+        if key in known.scale.measured or key in known.sent:
+            continue
+        again = _held(draft, i, held)
+        made += again
+        if i >= fresh_from:
+            named = {swap.call_id for swap in again}
+            fresh = _swaps(draft, i, limit, max(int(limit * SHORT_SHARE), SHORTEST), "size")
+            made += [swap for swap in fresh if swap.call_id not in named]
     return _with_swaps(draft, made)
+
+
+def _held(draft: Draft, index: int, held: Mapping[str, Swap]) -> list[Swap]:
+    """Short forms that the very same results have under another name."""
+    fact, key = draft.history.facts[index], draft.history.keys[index]
+    known = ((slot, held.get(fingerprint.short_id(fact.digest, slot.call_id))) for slot in fact.results if held)
+    return [Swap(key, slot.call_id, swap.id, swap.text, "renamed") for slot, swap in known if swap is not None]
 
 
 def _answered(draft: Draft) -> int:
@@ -222,7 +240,7 @@ def _reason(draft: Draft) -> str:
         return "forced"
     last = history.facts[-1].kind if history.facts else ""
     retry = bool(history.keys) and history.keys[-1] in draft.known.scale.measured
-    soft = draft.before > draft.rules.limits.trim_at
+    soft = draft.before > draft.rules.limits.trim_at * CERTAIN
     return "limit" if soft and not retry and last != "summarise" else ""
 
 
@@ -264,7 +282,7 @@ def _size(draft: Draft) -> tuple[int, int]:
     tail = draft.sent[_start(draft) :]
     lead = draft.sent[: draft.history.lead]
     head = 0 if draft.standing is None else len(draft.standing.cut.head)
-    shown = 0 if draft.standing is None else draft.standing.cut.head_sizes.images
+    shown = 0 if draft.standing is None else tokens.media_count(draft.standing.cut.head_sizes)
     size = draft.history.overhead_bytes + head + sum(fact.bytes + 1 for fact in (*lead, *tail))
     return size, shown + sum(fact.media for fact in (*lead, *tail))
 
@@ -321,16 +339,13 @@ def _gain(draft: Draft, choice: trim.Choice, costs: Sequence[float]) -> float:
 
 def _with_less(draft: Draft, made: Sequence[Swap]) -> Draft:
     """The draft with results shortened, and the estimate less what that saves."""
-    scale = draft.known.scale
-    before = sum(estimate.per_message(draft.history, draft.sent, scale, _start(draft)))
+    scale, start = draft.known.scale, _start(draft)
+    before = sum(estimate.per_message(draft.history, draft.sent, scale, start))
     draft = _with_swaps(draft, made)
     sent = _sent(draft)
-    unmeasured = replace(scale, measured={})
-    touched = {swap.key for swap in made}
-    after = sum(
-        (unmeasured if key in touched else scale).cost(key, fact)
-        for key, fact in list(zip(draft.history.keys, sent, strict=True))[_start(draft) :]
-    )
+    priced_anew = {swap.key: None for swap in made}
+    anew = replace(scale, measured={**scale.measured, **priced_anew})
+    after = sum(estimate.per_message(draft.history, sent, anew, start))
     return replace(draft, sent=sent, estimate=max(draft.estimate - max(before - after, 0.0), 0.0))
 
 

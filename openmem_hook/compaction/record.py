@@ -99,6 +99,7 @@ class UsageWrite:
     cut: str
     tokens: int | None
     overhead: float
+    family_rate: float
     measured: Sequence[tuple[bytes, float]]
     thread: int
     offset: float | None

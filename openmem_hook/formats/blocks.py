@@ -97,6 +97,7 @@ def result_part(family: str, call_id: Any, inner: list[Part], index: int, failed
         index=index,
         media=tuple(kind for part in inner for kind in part.media),
         references=tuple(name for part in inner for name in part.references),
+        text_alone=all(part.kind != "opaque" for part in inner),
     )
 
 

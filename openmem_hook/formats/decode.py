@@ -10,6 +10,9 @@ from openmem_hook.formats import blocks
 from openmem_hook.messages import Adapter, Facts, History, Memo, Named, Raw, remembered
 from openmem_hook.tokens import Sizes
 
+OVERHEADS = 256
+"""System prompts remembered a session; a title's may differ with every request."""
+
 
 def messages_of(adapter: Adapter, body: Mapping[str, Any]) -> list[Raw]:
     given = body[adapter.messages_key]
@@ -89,6 +92,8 @@ def _overhead(
     key = hash(said)
     sizes = memo.overheads.get(key)
     if sizes is None:
+        if len(memo.overheads) > OVERHEADS:
+            memo.overheads.clear()
         sizes = memo.overheads[key] = tokens.measure("system", said)
     named = [(_tool_name(tool), tool) for tool in tools] if isinstance(tools, list) else []
     deferred = (n for n, tool in named if isinstance(tool, dict) and tool.get("defer_loading") is True)

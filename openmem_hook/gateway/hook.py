@@ -18,9 +18,9 @@ from litellm.integrations.custom_logger import CustomLogger
 from openmem_hook import config
 from openmem_hook.compactor import Compactor, Outcome, Request
 from openmem_hook.formats import adapter_for
-from openmem_hook.gateway import identity, models, routes, startup
+from openmem_hook.gateway import identity, models, startup
 from openmem_hook.gateway.reported import reported_usage
-from openmem_hook.gateway.watch import Watch
+from openmem_hook.gateway.watch import LOG, Watch
 from openmem_hook.tools import Desk
 
 
@@ -177,5 +177,15 @@ def shared_handler() -> ContextHook:
             settings = config.resolve(base, header=None, key=None, team=None, model=None).settings
             compactor = Compactor(Path(settings.state_dir))
             _HANDLERS.append(ContextHook(base, compactor, Watch()))
-            routes.add_to(_proxy(), Desk(compactor.pool), settings.tenant)
+            _serve_tools(compactor, settings.tenant)
         return _HANDLERS[0]
+
+
+def _serve_tools(compactor: Compactor, tenant_mode: str) -> None:
+    """The search tools need the MCP SDK that comes with the gateway; without one that fits, all else works."""
+    try:
+        from openmem_hook.gateway import routes
+    except ImportError as error:
+        LOG.warning("openmem: no search tools: the MCP SDK of this gateway does not fit (%s)", error.name)
+        return
+    routes.add_to(_proxy(), Desk(compactor.pool), tenant_mode)

@@ -38,7 +38,8 @@ REPORTS_KEPT = 4_000
 class SessionState:
     """What is known of a session. `sent`: keys of messages sent that the database doesn't hold; `ended`: edits it
     holds that count no more; `writes`: decisions written since the last chores, `behind`: it is time for them,
-    `chore`: the next one. Dicts that a reader without the lock walks through are replaced, not changed."""
+    `chore`: the next one. `sights`: id of the cut that a
+    thread's newest request had, "" for none. Dicts that a reader without the lock walks through are replaced."""
 
     measured: dict[bytes, float | None] = field(default_factory=dict)
     digests: dict[bytes, bytes] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class SessionState:
     reports: dict[ReportKey, Report] = field(default_factory=dict)
     sent: set[bytes] = field(default_factory=set)
     current: dict[str, int] = field(default_factory=dict)
+    sights: dict[int, str] = field(default_factory=dict)
     adopted: Adopted = field(default_factory=Adopted)
     ended: frozenset[tuple[str, bytes, str]] = frozenset()
     behind: bool = False
@@ -94,7 +96,7 @@ def _carry(old: SessionState, fresh: SessionState) -> None:
     """What memory knows and the database doesn't hold: what was sent stays sent, whatever became of the file."""
     lost = [key for key in old.measured if key not in fresh.measured]
     old.sent.update(lost)
-    fresh.sent, fresh.behind, fresh.writes = old.sent, old.behind, old.writes
+    fresh.sent, fresh.behind, fresh.writes, fresh.sights = old.sent, old.behind, old.writes, old.sights
     cuts = [c for c in old.cuts.values() if c.anchor not in fresh.cuts and ("cut", c.anchor, "") not in fresh.ended]
     swaps = [s for k, s in old.swaps.items() if k not in fresh.swaps and ("swap", *k) not in fresh.ended]
     fresh.cuts.update({cut.anchor: cut for cut in cuts})
@@ -122,10 +124,12 @@ def _loaded(db: sqlite3.Connection) -> SessionState:
     }
     for thread in state.threads.values():
         state.current.setdefault(thread.agent, thread.id)
-    newest = "SELECT id, key, cut, tokens, overhead FROM reports WHERE tokens >= 0 ORDER BY id DESC LIMIT ?"
+    newest = (
+        "SELECT id, key, cut, tokens, overhead, chars_per_token FROM reports WHERE tokens >= 0 ORDER BY id DESC LIMIT ?"
+    )
     state.reports = {
-        (key, cut): Report(tokens, overhead)
-        for _, key, cut, tokens, overhead in reversed(db.execute(newest, (REPORTS_KEPT,)).fetchall())
+        (key, cut): Report(tokens, overhead, rate)
+        for _, key, cut, tokens, overhead, rate in reversed(db.execute(newest, (REPORTS_KEPT,)).fetchall())
     }
     return state
 
@@ -276,8 +280,12 @@ def _retract(db: sqlite3.Connection, state: SessionState, write: Write) -> None:
     new = [("cut", c.anchor, "") for c in write.cuts if c.anchor not in state.cuts]
     new += [("swap", s.key, s.call_id) for s in write.swaps if (s.key, s.call_id) not in state.swaps]
     ended = "UPDATE edits SET state = 'abandoned' WHERE kind = ? AND key = ? AND call_id = ?"
+    again = [held for s in write.swaps if (held := state.swaps.get((s.key, s.call_id))) is not None]
+    restored = "UPDATE edits SET payload = ?, reason = ? WHERE kind = 'swap' AND key = ? AND call_id = ?"
     with database.transaction(db):
         db.executemany(ended, [(kind, key, _stored(call_id)) for kind, key, call_id in new])
+        texts = ((s.text.encode("utf-8", "surrogatepass"), s.reason, s.key, _stored(s.call_id)) for s in again)
+        db.executemany(restored, texts)
         _show(db, [*(row.key for row in write.rows), *write.hidden])
         db.execute("DELETE FROM events WHERE created_at = ? AND kind <> 'usage'", (write.now,))
 
@@ -296,9 +304,9 @@ def _write_thread(db: sqlite3.Connection, write: Write) -> Thread:
         return thread
     values = (thread.name, thread.agent, thread.root, thread.tip, thread.has_tools)
     made = db.execute(
-        "INSERT INTO threads (name, agent, root, tip, has_tools, note, result_chars, created_at) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (*values, thread.note, thread.result_chars, write.now),
+        'INSERT INTO threads (name, agent, root, tip, has_tools, note, result_chars, "offset", created_at) '
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*values, thread.note, thread.result_chars, thread.offset, write.now),
     ).lastrowid
     name = f"{thread.name}-{made}"
     db.execute("UPDATE threads SET name = ? WHERE id = ?", (name, made))
@@ -354,8 +362,8 @@ def _remember(state: SessionState, write: Write, thread: Thread) -> None:
     for row in write.rows:
         if row.key not in state.measured:
             state.remember(row.key, row.past, row.digest, thread.id, None)
+    state.swaps = {**state.swaps, **{(swap.key, swap.call_id): swap for swap in write.swaps}}
     for swap in write.swaps:
-        state.swaps[(swap.key, swap.call_id)] = swap
         if swap.key in state.measured:
             state.measured[swap.key] = None
     state.cuts = {**state.cuts, **{cut.anchor: cut for cut in write.cuts}}
@@ -368,9 +376,11 @@ def record_usage(db: sqlite3.Connection, state: SessionState, usage: UsageWrite)
     """Store a report; False where one was stored under this call id before."""
     with database.transaction(db):
         same = version(db) == state.version
+        counted = -1 if usage.tokens is None else usage.tokens
         fresh = db.execute(
-            "INSERT OR IGNORE INTO reports (call_id, key, cut, tokens, overhead) VALUES (?, ?, ?, ?, ?)",
-            (usage.call_id, usage.key, usage.cut, -1 if usage.tokens is None else usage.tokens, usage.overhead),
+            "INSERT OR IGNORE INTO reports (call_id, key, cut, tokens, overhead, chars_per_token) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (usage.call_id, usage.key, usage.cut, counted, usage.overhead, usage.family_rate),
         ).rowcount
         if not fresh:
             return False
@@ -385,7 +395,7 @@ def record_usage(db: sqlite3.Connection, state: SessionState, usage: UsageWrite)
 
 def _remember_usage(state: SessionState, usage: UsageWrite) -> None:
     if usage.tokens is not None:
-        state.reports[(usage.key, usage.cut)] = Report(usage.tokens, usage.overhead)
+        state.reports[(usage.key, usage.cut)] = Report(usage.tokens, usage.overhead, usage.family_rate)
     for key, cost in usage.measured:
         if key in state.measured:  # else its row was lost since
             state.measured[key] = cost

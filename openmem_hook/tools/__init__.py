@@ -166,11 +166,21 @@ def _search(desk: Desk, caller: Caller, given: Mapping[str, Any]) -> str:
         readers: dict[str, queries.Reader] = {}
 
         def found_in(name: str) -> Found | None:
-            """None where the time was over before. A session stays open until its best rows are told."""
+            """None where the time was over before, or where this one of several can't be read: it was deleted
+            meanwhile, or its file is damaged. A session stays open until its best rows are told."""
             if time.monotonic() > until:
                 return None
-            db = readers[name] = opened.enter_context(queries.reading(desk.session_path(caller, name)))
-            return look(db, filters, limit, until)
+            try:
+                with ExitStack() as reading:
+                    db = reading.enter_context(queries.reading(desk.session_path(caller, name)))
+                    found = look(db, filters, limit, until)
+                    readers[name] = db
+                    opened.push(reading.pop_all())
+            except (StoreError, OSError, NothingThereError):
+                if len(names) == 1:
+                    raise
+                return None
+            return found
 
         found = desk.each(names, found_in)
         rows = list[str]()
@@ -221,7 +231,10 @@ def _summary(asked: Asked, given: Mapping[str, Any], found: Mapping[str, Found],
     told += [f"{quiet} more without a match"] if quiet and len(found) > 1 else list(found) if not told else []
     yield f"sessions: {', '.join(told)}"
     if not whole:
-        yield "incomplete: time was over; narrow it with session_id, role or since, or use a longer fixed text"
+        yield (
+            "incomplete: time was over, or a session could not be read; narrow it with session_id, role or since, or "
+            "use a longer fixed text"
+        )
     if isinstance(asked, words.Query) and asked.cut:
         yield f"only the first {words.MOST_PIECES} words, {words.LONGEST_PIECE} characters each, were looked for"
     if not total:
