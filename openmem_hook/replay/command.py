@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -86,8 +86,11 @@ _Tick = Callable[[], None]
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int], AbstractContextManager[_Tick]]]:
     """A bar a session on standard error, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _file, _requests: nullcontext(lambda: None)
+        return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bars:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
 
         @contextmanager
         def track(file: str, requests: int) -> Iterator[_Tick]:

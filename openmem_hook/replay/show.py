@@ -38,9 +38,10 @@ def remarks(sessions: Sequence[Figures], total: Figures) -> Iterator[str]:
         yield f"Every one of {requests:,} requests is accepted by the simulated provider, with its strict rules."
     checked, close = total["cache_checked"], total["cache_close"]
     if checked:
+        others = "" if close == checked else "; the cost of the others (?) is a guess"
         yield (
             f"The simulated cache is within {CLOSE * 100:.0f} points of the recorded hit share in {close} of {checked} "
-            "sessions; the cost of the others (marked ?) is a guess."
+            f"sessions{others}."
         )
     if checked < len(sessions):
         yield f"{len(sessions) - checked} of {len(sessions)} sessions have no cache counts: their cost is a guess (?)."
