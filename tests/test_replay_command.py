@@ -47,7 +47,7 @@ def session(
 
 
 def figures(path: Path, **settings: object) -> Json:
-    return summary(run(read(path), settings, shipped_costs(), lambda: None))
+    return summary(run(read(path), settings, shipped_costs(), lambda *_: None))
 
 
 def openmem(*words: object) -> int:
@@ -87,7 +87,7 @@ def test_below_every_limit_the_two_ways_differ_by_the_note_alone(tmp_path: Path)
 
 
 def test_the_front_and_the_rate_make_the_counted_request_as_large_as_the_recorded_one(tmp_path: Path) -> None:
-    trial = run(read(session(tmp_path)), {}, {}, lambda: None)
+    trial = run(read(session(tmp_path)), {}, {}, lambda *_: None)
     assert trial.scale.known
     estimate = [row.estimate for row in trial.rows]
     assert estimate[-1] == pytest.approx(trial.rows[-1].through.tokens, rel=0.02)
@@ -99,7 +99,7 @@ def test_without_recorded_counts_sizes_are_counted_and_nothing_is_checked(tmp_pa
     log.reply("m1", call("c1"), usage={})
     log.result("c1")
     log.reply("m2", "bye", usage={})
-    one = summary(run(log.session(tmp_path), {}, {}, lambda: None))
+    one = summary(run(log.session(tmp_path), {}, {}, lambda *_: None))
     assert one["counts_recorded"] == 0
     assert one["cache_check"] == {"recorded": None, "simulated": None, "close": None}
     assert 30_000 < one["without"]["tokens"] / one["requests"] < 60_000

@@ -145,7 +145,7 @@ def _visible(value: Any) -> Any:
 @each(FILES)
 def test_sent_again_it_is_legal_cheaper_and_cached_as_it_was_recorded(path: Path) -> None:
     session, _ = replay(path)
-    one = summary(run(session, {}, shipped_costs(), lambda: None))
+    one = summary(run(session, {}, shipped_costs(), lambda *_: None))
     check_, before, after = one["cache_check"], one["without"], one["with"]
     assert abs(check_["recorded"] - check_["simulated"]) <= CLOSE, check_
     assert (before["refused"], after["refused"]) == (0, 0)

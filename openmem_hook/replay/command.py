@@ -38,7 +38,7 @@ def replay(files: Sequence[Path], settings: Mapping[str, object], as_json: bool,
             failed = failed or session is None
             if session is not None:
                 with track(file.name, len(session.steps)) as tick:
-                    sessions.append(summary(run(session, settings, shipped_costs(), tick)))
+                    sessions.append(summary(run(session, settings, shipped_costs(), lambda *_: tick())))
     if sessions:
         sums = total(sessions)
         if as_json:

@@ -80,15 +80,19 @@ class Trial:
     """Requests whose old results the client had cleared silently: what they held is not known."""
 
 
-def run(session: Session, settings: Mapping[str, object], costs: Mapping[str, Any], tick: Callable[[], None]) -> Trial:
-    """Replays a session; `settings` as in the gateway's file, `tick` is called after each request.
+Seen = Callable[[Request, Mapping[str, Any], Compactor], None]
+"""Called after each request: what the client sent, what the plugin made of it, and the plugin as it then is."""
+
+
+def run(session: Session, settings: Mapping[str, object], costs: Mapping[str, Any], seen: Seen) -> Trial:
+    """Replays a session; `settings` as in the gateway's file.
 
     Raises SettingsError, and whatever a compactor raises: nothing fails open here.
     """
     base = config.load({"ttl_days": 0, "deadline_s": 60.0, **settings}, {}).settings
     scale = scale_of(session)
     with tempfile.TemporaryDirectory(prefix="openmem-replay-") as folder:
-        return asyncio.run(_Both(session, scale, base, costs, Path(folder)).run(tick))
+        return asyncio.run(_Both(session, scale, base, costs, Path(folder)).run(seen))
 
 
 class _Clock:
@@ -137,18 +141,17 @@ class _Both:
         self.residual = 0.0
         self.prices: dict[str, PriceList | None] = {}
 
-    async def run(self, tick: Callable[[], None]) -> Trial:
+    async def run(self, seen: Seen) -> Trial:
         rows, cleared = [], 0
         try:
             for request in requests(self.session, prefix_tokens=self.scale.front):
-                rows.append(await self._row(request))
+                rows.append(await self._row(request, seen))
                 cleared += not request.sent_known
-                tick()
         finally:
             self.compactor.close()
         return Trial(self.session, self.scale, tuple(rows), cleared)
 
-    async def _row(self, request: Request) -> Row:
+    async def _row(self, request: Request, seen: Seen) -> Row:
         now, call = self.clock.at(request.sent_at), f"replay-{request.index}"
         begun = time.perf_counter()
         outcome = await self.compactor.compact_request(self._asked(request, call))
@@ -160,6 +163,7 @@ class _Both:
         after = self._sent(request, self.through, out, costs, now)
         told = Usage(round(after.tokens), None, round(after.read), round(after.written))
         await self.compactor.record_response(call, told)
+        seen(request, out, self.compactor)
         recorded = request.recorded
         return Row(
             branch=request.branch,
