@@ -16,7 +16,7 @@ from openmem_hook import cli
 from openmem_hook.gateway.prices import PriceList, price_list, shipped_costs
 from openmem_hook.replay import read
 from openmem_hook.replay.scale import scale_of
-from openmem_hook.replay.show import name
+from openmem_hook.replay.show import name, remarks
 from openmem_hook.replay.summary import summary, total
 from openmem_hook.replay.trial import run
 from tests.kit.filler import listing
@@ -106,12 +106,15 @@ def test_without_recorded_counts_sizes_are_counted_and_nothing_is_checked(tmp_pa
     assert not scale_of(log.session(tmp_path)).known
 
 
-def test_sums_hold_over_sessions_and_money_only_where_every_session_has_a_price(tmp_path: Path) -> None:
+def test_a_model_without_a_price_is_named_and_left_out_of_the_cost_both_ways(tmp_path: Path) -> None:
     priced = figures(session(tmp_path, exchanges=3))
     unknown = figures(session(tmp_path, exchanges=2, file="b.jsonl", model="nobody-knows"))
-    assert total([priced, unknown])["requests"] == 5
-    assert total([priced, unknown])["with"]["dollars"] is None
-    assert total([priced, priced])["with"]["dollars"] == pytest.approx(2 * priced["with"]["dollars"])
+    sums = total([priced, unknown])
+    assert sums["requests"] == 5
+    assert unknown["with"]["dollars"] is None
+    assert (priced["without_price"], unknown["without_price"]) == ([], ["nobody-knows"])
+    assert [sums[way]["dollars"] for way in ("without", "with")] == [priced[w]["dollars"] for w in ("without", "with")]
+    assert any("nobody-knows" in line for line in remarks([priced, unknown], sums))
 
 
 # --- prices -------------------------------------------------------------------------------------------------
@@ -174,6 +177,7 @@ def test_the_table_fits_80_columns_and_has_both_ways(tmp_path: Path, capsys: pyt
 SCHEMA = {"schema", "openmem", "settings", "sessions", "total"}
 SESSION = {
     *("file", "client", "models", "requests", "trims", "without", "with", "cache_check", "estimate_error", "hook_ms"),
+    "without_price",
     *("counts_recorded", "cleared_by_client", "skipped", "repaired", "prompts", "dollars"),
 }
 WAY = {

@@ -102,7 +102,7 @@ def _session(at: int, one: Figures) -> str:
     trims = [place for place, row in enumerate(one["prompts"]) if row[2]]
     parts.append(_chart(f"{at}-prompts", "prompt tokens", without, through, trims))
     if one["with"]["dollars"] is not None:
-        before, after = (list(accumulate(row[way] for row in one["dollars"])) for way in (0, 1))
+        before, after = (list(accumulate(row[way] or 0.0 for row in one["dollars"])) for way in (0, 1))
         parts.append(_chart(f"{at}-cost", "dollars paid so far for prompts", before, after, trims))
     return "\n".join(parts)
 

@@ -45,9 +45,9 @@ def remarks(sessions: Sequence[Figures], total: Figures) -> Iterator[str]:
         )
     if checked < len(sessions):
         yield f"{len(sessions) - checked} of {len(sessions)} sessions have no cache counts: their cost is a guess (?)."
-    unpriced = sorted({name(model) for one in sessions if one["with"]["dollars"] is None for model in one["models"]})
+    unpriced = sorted({name(model) for one in sessions for model in one["without_price"]})
     if unpriced:
-        yield f"No list price for all of: {', '.join(unpriced)}."
+        yield f"Without a list price, and left out of the cost both ways: {', '.join(unpriced)}."
     skipped = sum(sum(one["skipped"].values()) for one in sessions)
     if skipped:
         yield f"{skipped:,} lines or records were broken, unknown or no part of a conversation, and left out."

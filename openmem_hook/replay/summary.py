@@ -34,6 +34,7 @@ def summary(trial: Trial) -> Figures:
             "as_recorded": _errors(row for row in rows if row.compared),
         },
         "hook_ms": _times([row.hook_s * 1000 for row in rows]),
+        "without_price": sorted({row.model for row in rows if row.through.dollars is None}),
         "counts_recorded": sum(row.recorded is not None for row in rows),
         "cleared_by_client": trial.cleared,
         "skipped": dict(session.skipped),
@@ -44,7 +45,7 @@ def summary(trial: Trial) -> Figures:
 
 
 def total(sessions: Sequence[Figures]) -> Figures:
-    """Sums over sessions; money only where every session has a price."""
+    """Sums over sessions."""
     return {
         "requests": sum(session["requests"] for session in sessions),
         "trims": sum(session["trims"] for session in sessions),
@@ -56,7 +57,6 @@ def total(sessions: Sequence[Figures]) -> Figures:
 
 
 def _way(sent: Sequence[Sent]) -> Figures:
-    dollars = [one.dollars for one in sent]
     tokens, read = sum(one.tokens for one in sent), sum(one.read for one in sent)
     faults = [fault for one in sent for fault in one.faults]
     return {
@@ -67,7 +67,7 @@ def _way(sent: Sequence[Sent]) -> Figures:
         "written": round(sum(one.written for one in sent)),
         "hit_share": _share(read, tokens),
         "misses": sum(one.missed is True for one in sent),
-        "dollars": None if None in dollars else sum(one for one in dollars if one is not None),
+        "dollars": _priced(one.dollars for one in sent),
         "refused": sum(bool(one.faults) for one in sent),
         "faults": len(faults),
     }
@@ -75,13 +75,18 @@ def _way(sent: Sequence[Sent]) -> Figures:
 
 def _sum(ways: Sequence[Figures]) -> Figures:
     added = {key: sum(way[key] for way in ways) for key in ("tokens", "bytes", "read", "written", "misses", "refused")}
-    dollars = [way["dollars"] for way in ways]
     return {
         **added,
         "largest": max((way["largest"] for way in ways), default=0),
         "hit_share": _share(added["read"], added["tokens"]),
-        "dollars": None if None in dollars else sum(dollars),
+        "dollars": _priced(way["dollars"] for way in ways),
     }
+
+
+def _priced(dollars: Iterable[float | None]) -> float | None:
+    """The sum of what has a price; None where nothing has."""
+    known = [one for one in dollars if one is not None]
+    return sum(known) if known else None
 
 
 def _cache_check(rows: Sequence[Row]) -> Figures:

@@ -30,7 +30,6 @@ from openmem_hook.gateway import identity, models
 from openmem_hook.gateway.prices import PriceList, price_list
 from openmem_hook.replay.bodies import requests
 from openmem_hook.replay.provider import check
-from openmem_hook.replay.provider.counting import prompt_tokens
 from openmem_hook.replay.provider.prompt_cache import AnthropicCache, AutomaticCache, CacheUse
 from openmem_hook.replay.scale import Scale, scale_of
 from openmem_hook.replay.session import Format, Request, Session
@@ -92,7 +91,9 @@ def run(session: Session, settings: Mapping[str, object], costs: Mapping[str, An
     base = config.load({"ttl_days": 0, "deadline_s": 60.0, **settings}, {}).settings
     scale = scale_of(session)
     with tempfile.TemporaryDirectory(prefix="openmem-replay-") as folder:
-        return asyncio.run(_Both(session, scale, base, costs, Path(folder)).run(seen))
+        both = _Both(session, scale, base, costs, Path(folder))
+        asyncio.run(both.run(seen))  # which must return nothing: asyncio writes a task's whole result out, unseen
+        return Trial(session, scale, tuple(both.rows), both.cleared)
 
 
 class _Clock:
@@ -140,16 +141,16 @@ class _Both:
         self.without, self.through = _Way.new(session.format), _Way.new(session.format)
         self.residual = 0.0
         self.prices: dict[str, PriceList | None] = {}
+        self.rows: list[Row] = []
+        self.cleared = 0
 
-    async def run(self, seen: Seen) -> Trial:
-        rows, cleared = [], 0
+    async def run(self, seen: Seen) -> None:
         try:
             for request in requests(self.session, prefix_tokens=self.scale.front):
-                rows.append(await self._row(request, seen))
-                cleared += not request.sent_known
+                self.rows.append(await self._row(request, seen))
+                self.cleared += not request.sent_known
         finally:
             self.compactor.close()
-        return Trial(self.session, self.scale, tuple(rows), cleared)
 
     async def _row(self, request: Request, seen: Seen) -> Row:
         now, call = self.clock.at(request.sent_at), f"replay-{request.index}"
@@ -158,9 +159,10 @@ class _Both:
         took = time.perf_counter() - begun
         pending = self.compactor.recorder.expected().get(call)
         out = dict(outcome.body)
-        paid, costs = self._paid(request, out)
-        before = self._sent(request, self.without, request.sent_body, paid, now)
-        after = self._sent(request, self.through, out, costs, now)
+        uses = self.without.use(request.sent_body, self.format, now), self.through.use(out, self.format, now)
+        paid, pays = self._paid(request, *uses)
+        before = self._sent(request, self.without, request.sent_body, uses[0], paid)
+        after = self._sent(request, self.through, out, uses[1], pays)
         told = Usage(round(after.tokens), None, round(after.read), round(after.written))
         await self.compactor.record_response(call, told)
         seen(request, out, self.compactor)
@@ -197,19 +199,18 @@ class _Both:
             may_edit=self.settings.enabled_for(seen.agent),
         )
 
-    def _paid(self, request: Request, out: dict[str, Any]) -> tuple[float, float]:
+    def _paid(self, request: Request, without: CacheUse, through: CacheUse) -> tuple[float, float]:
         """The provider's count of the request without and with the plugin."""
         rate = self.scale.rate(request.model)
-        own = rate * prompt_tokens(request.sent_body, self.format)
+        own = rate * without.total
         if request.recorded is not None and request.sent_known:
             self.residual = request.recorded.prompt_tokens - own
-        through = max(rate * prompt_tokens(out, self.format) + self.residual, 1.0)
+        pays = max(rate * through.total + self.residual, 1.0)
         if request.recorded is not None:
-            return float(request.recorded.prompt_tokens), through
-        return max(own + self.residual, 1.0), through
+            return float(request.recorded.prompt_tokens), pays
+        return max(own + self.residual, 1.0), pays
 
-    def _sent(self, request: Request, way: _Way, body: dict[str, Any], tokens: float, now: float) -> Sent:
-        use = way.use(body, self.format, now)
+    def _sent(self, request: Request, way: _Way, body: dict[str, Any], use: CacheUse, tokens: float) -> Sent:
         way.counted[request.index] = use.total
         scale = tokens / max(use.total, 1)
         scaled = [scale * part for part in (use.read, use.written_5m, use.written_1h, use.uncached)]
