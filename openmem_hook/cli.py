@@ -35,6 +35,7 @@ examples:
   openmem serve                                  the file in this folder, or the shipped one
   openmem serve --config gateway.yaml --port 4100
   openmem serve --workers 2 -- --detailed_debug  words after -- go to litellm
+  openmem replay session.jsonl --html page.html  what the plugin would have done there
 """
 _SERVE = f"""\
 Runs the gateway on loopback. Provider keys come from the environment or from .env
@@ -138,6 +139,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CannotRunError as error:
         print(f"openmem: {str(error).removeprefix('openmem: ')}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def _serve(given: argparse.Namespace) -> NoReturn:

@@ -301,3 +301,17 @@ def test_a_page_that_can_t_be_written_is_one_line(tmp_path: Path, capsys: pytest
 def test_a_long_name_keeps_both_ends() -> None:
     assert name("a" * 40 + "z" * 40, 10) == "aaaaa…zzzz"
     assert name("ok.jsonl") == "ok.jsonl"
+
+
+# --- the document -------------------------------------------------------------------------------------------
+
+DOCUMENT = (Path(__file__).parents[1] / "docs/replay.md").read_text("utf-8")
+
+
+def test_every_option_and_every_field_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        openmem("--help")
+    options = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)) - {"--help"}
+    assert options == set(re.findall(r"--[a-z][a-z-]+", DOCUMENT.partition("## How")[0].split("\n\n")[1]))
+    told = set(re.findall(r"`(\w+)`", DOCUMENT.partition("## JSON")[2]))
+    assert told >= SCHEMA | SESSION | WAY

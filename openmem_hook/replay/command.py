@@ -43,7 +43,7 @@ def replay(files: Sequence[Path], settings: Mapping[str, object], as_json: bool,
         sums = total(sessions)
         if as_json:
             told = {"schema": SCHEMA, "openmem": __version__, "settings": settings, "sessions": sessions, "total": sums}
-            print(json.dumps(told, indent=1))
+            print(json.dumps(told))
         else:
             show(Console(), sessions, sums)
         if page is not None and write is not None:
