@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import document, needed, rereads
+from tests.bench import document, needed, rereads, with_model
 from tests.bench.arms import TRIM_AT, KeepAll, Plugin, PluginSearch, PluginSql, Tail
 from tests.bench.recall import converse
 from tests.bench.tasks import Question, Task, key_value, log_triage
@@ -146,3 +146,39 @@ def test_all_that_is_kept_is_numbers_and_names(tmp_path: Path) -> None:
             words = [value for value in row.values() if isinstance(value, str)]
             assert all(len(word) <= 24 for word in words), words
             json.dumps(row)
+
+
+# --- with a model -------------------------------------------------------------------------------------------
+
+
+async def test_a_model_is_given_the_tool_and_its_sentence_is_scored(long_task: Task, tmp_path: Path) -> None:
+    bodies = []
+
+    async def model(body: dict) -> dict:
+        """Looks once for what it was asked, then repeats the line that it was told."""
+        bodies.append(body)
+        newest = body["messages"][-1]["content"]
+        told = next((block["content"] for block in newest if block["type"] == "tool_result"), None)
+        if told is not None:
+            line = re.search(r"\| SET K\d+ = (.*)", told)
+            return {"content": [{"type": "text", "text": f"It is {line[1]}." if line else "Not there."}]}
+        session = re.search(r"Session id: ([0-9a-f]{16})", json.dumps(body["messages"]))
+        asked = newest[-1]["text"].split()[-1]
+        query = {"session_id": session[1] if session else "", "query": f'"SET {asked}"'}
+        return {
+            "content": [{"type": "tool_use", "id": f"t{len(bodies)}", "name": body["tools"][0]["name"], "input": query}]
+        }
+
+    row = await converse(long_task, PluginSearch, tmp_path, lambda arm: with_model.Reader(arm, create=model))
+    assert row["lookups"]["strict"] == 2
+    assert row["tool_calls"] == 2
+    assert [[tool["name"] for tool in body["tools"]] for body in bodies] == [["smart_compact_search"]] * 4
+
+
+def test_what_a_model_says_in_a_sentence_is_read() -> None:
+    value = Question("GET K1", "alpha #00c0ffee", re.compile(""), {}, "", stale=frozenset({"beta #0badcafe"}))
+    count = dataclasses.replace(value, answer="1200", counts=True)
+    assert with_model.said(value, "It is alpha #00c0ffee.") == "alpha #00c0ffee"
+    assert with_model.said(value, "It was beta #0badcafe.") in value.stale
+    assert with_model.said(value, "I don't know.") is None
+    assert with_model.said(count, "There are 1,200.") == "1200"

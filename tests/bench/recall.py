@@ -54,7 +54,7 @@ class Score:
 
 @dataclass
 class Agent:
-    """A conversation by one way. `seen`: the text of what the provider was sent last."""
+    """A conversation by one way. `sent` is what the provider got last, `seen` the text of it."""
 
     arm: Arm
     cache: AnthropicCache = field(default_factory=AnthropicCache)
@@ -62,6 +62,7 @@ class Agent:
     uses: list[CacheUse] = field(default_factory=list)
     tool_calls: int = 0
     now: float = 0.0
+    sent: Body = field(default_factory=dict)
     seen: str = ""
     _front: Body = field(default_factory=lambda: _front())
 
@@ -74,7 +75,7 @@ class Agent:
             raise RefusedError
         self.uses.append(use)
         await self.arm.report(use)
-        self.seen = _text(out["messages"])
+        self.sent, self.seen = out, _text(out["messages"])
 
     async def say(self, typed: str, reply: str | None = None) -> None:
         self.messages.append({"role": "user", "content": typed})
@@ -157,11 +158,13 @@ def _text(messages: Sequence[Body]) -> str:
     return "\n".join(parts)
 
 
-async def converse(task: Task, way: type[KeepAll], folder: Path) -> dict[str, Any]:
+async def converse(
+    task: Task, way: type[KeepAll], folder: Path, who: Callable[[Arm], Agent] = lambda arm: Agent(arm)
+) -> dict[str, Any]:
     """One row: a task done one way."""
     now: Callable[[], float] = lambda: agent.now  # noqa: E731
     arm = way(folder, now)
-    agent = Agent(arm)
+    agent = who(arm)
     lookups, counts = Score(), Score()
     ended = 0
     try:
