@@ -93,6 +93,13 @@ def test_the_front_and_the_rate_make_the_counted_request_as_large_as_the_recorde
     assert estimate[-1] == pytest.approx(trial.rows[-1].through.tokens, rel=0.02)
 
 
+def test_a_damaged_count_does_not_blow_up_the_front(tmp_path: Path) -> None:
+    log = Claude()
+    log.typed("hello")
+    log.reply("m1", "bye", prompt=10**15)
+    assert scale_of(log.session(tmp_path)).front < 1_000_000
+
+
 def test_without_recorded_counts_sizes_are_counted_and_nothing_is_checked(tmp_path: Path) -> None:
     log = Claude()
     log.typed("hello")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from openmem_hook.replay.bodies import requests
 from openmem_hook.replay.growth import growth
@@ -19,6 +19,8 @@ from openmem_hook.replay.session import Request, Session
 FRONT_TOKENS = 40_000
 """Assumed where nothing was recorded, in the provider's tokens."""
 SMALLEST_FRONT = 500
+LARGEST_FRONT = 200_000
+"""A damaged count is no reason to build more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,7 @@ def scale_of(session: Session) -> Scale:
     counted: dict[int, int] = {}
     rates = _rates(made, session, counted)
     scale = Scale(rates, FRONT_TOKENS, bool(rates))
-    front = _front(made, session, scale, counted)
-    return Scale(rates, _fitted(session, front), bool(rates))
+    return replace(scale, front=_fitted(session, _front(made, session, scale, counted)))
 
 
 def _rates(made: Sequence[Request], session: Session, counted: dict[int, int]) -> dict[str, float]:
@@ -69,16 +70,17 @@ def _front(made: Sequence[Request], session: Session, scale: Scale, counted: dic
         own = sum(_counted(message, session, counted) for message in step.messages)
         recorded = request.recorded.prompt_tokens if request.recorded else 0
         left.append(recorded / scale.rate(request.model) - own)
-    return statistics.median(left) if left else FRONT_TOKENS / scale.rate("")
+    found = statistics.median(left) if left else FRONT_TOKENS / scale.rate("")
+    return min(max(found, SMALLEST_FRONT), LARGEST_FRONT)
 
 
 def _fitted(session: Session, wanted: float) -> int:
     """The front's size that is counted as `wanted` tokens: found by building it and counting, twice."""
-    size = max(wanted, SMALLEST_FRONT)
+    size = wanted
     for _ in range(2):
         first = next(requests(session, prefix_tokens=round(size)), None)
         if first is None:
             break
         messages = sum(message_tokens(message, session.format) for message in session.steps[0].messages)
-        size = max(size * wanted / max(prompt_tokens(first.body, session.format) - messages, 1), SMALLEST_FRONT)
+        size *= wanted / max(prompt_tokens(first.body, session.format) - messages, SMALLEST_FRONT / 2)
     return round(size)

@@ -58,7 +58,6 @@ class Row:
     """One request both ways. `recorded` and `recorded_read`: tokens as the transcript has them. `compared`: the
     plugin sent the client's own history, so that `estimate` can be held against a recorded count."""
 
-    branch: str
     model: str
     without: Sent
     through: Sent
@@ -168,7 +167,6 @@ class _Both:
         seen(request, out, self.compactor)
         recorded = request.recorded
         return Row(
-            branch=request.branch,
             model=request.model,
             without=before,
             through=after,
