@@ -13,6 +13,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -33,8 +34,11 @@ from openmem_hook.replay.provider import check
 from openmem_hook.replay.provider.prompt_cache import AnthropicCache, AutomaticCache, CacheUse
 from openmem_hook.replay.scale import Scale, scale_of
 from openmem_hook.replay.session import Format, Request, Session
+from openmem_hook.store.pool import SessionBusyError
 
 TENANT = "local"
+PATIENCE = 20
+"""Times that a session is asked for again while the plugin still writes to it; each is a wait of its own."""
 STEP_S = 10.0
 """Seconds between two requests of which no time was recorded."""
 
@@ -154,7 +158,7 @@ class _Both:
     async def _row(self, request: Request, seen: Seen) -> Row:
         now, call = self.clock.at(request.sent_at), f"replay-{request.index}"
         begun = time.perf_counter()
-        outcome = await self.compactor.compact_request(self._asked(request, call))
+        outcome = await self._outcome(self._asked(request, call))
         took = time.perf_counter() - begun
         pending = self.compactor.recorder.expected().get(call)
         out = dict(outcome.body)
@@ -163,7 +167,8 @@ class _Both:
         before = self._sent(request, self.without, request.sent_body, uses[0], paid)
         after = self._sent(request, self.through, out, uses[1], pays)
         told = Usage(round(after.tokens), None, round(after.read), round(after.written))
-        await self.compactor.record_response(call, told)
+        with suppress(SessionBusyError):  # then the report waits for the next one
+            await self.compactor.record_response(call, told)
         seen(request, out, self.compactor)
         recorded = request.recorded
         return Row(
@@ -177,6 +182,13 @@ class _Both:
             trims=sum(event.kind == "trim" for event in outcome.events),
             hook_s=took,
         )
+
+    async def _outcome(self, asked: Asked) -> Outcome:
+        """The plugin's answer, with more patience than an agent has: a machine may be busy with other things."""
+        for _ in range(PATIENCE):
+            with suppress(SessionBusyError):
+                return await self.compactor.compact_request(asked)
+        return await self.compactor.compact_request(asked)
 
     def _asked(self, request: Request, call: str) -> Asked:
         adapter = adapter_named(request.format)

@@ -35,7 +35,7 @@ def _save(figure: Figure, path: Path) -> None:
 
 
 def _recall(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    figure = Figure(figsize=(9.5, 3.4), layout="constrained")
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
     for axes, (letter, title) in zip(figure.subplots(1, 3, sharey=True), FAMILIES, strict=True):
         chosen = [row for row in rows if _family(row["task"]) == letter]
         tasks = list(dict.fromkeys(row["task"] for row in chosen))
@@ -46,7 +46,7 @@ def _recall(rows: Sequence[Mapping[str, Any]]) -> Figure:
             ends.append((scores[-1], arm))
         for place, names in _apart(ends):
             axes.annotate(names, (len(tasks) - 1, place), (6, 0), textcoords="offset points", va="center", fontsize=7.5)
-        axes.set_xticks(range(len(tasks)), [task.split()[0] for task in tasks])
+        axes.set_xticks(range(len(tasks)), [task.split()[0] for task in tasks], fontsize=7)
         axes.set_title(title, fontsize=10, loc="left")
         axes.set_ylim(-4, 104)
         axes.spines[["top", "right"]].set_visible(False)

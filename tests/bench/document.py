@@ -81,7 +81,6 @@ def _recall(rows: Rows) -> Iterator[str]:
         counted = any(row["counts"]["asked"] for row in chosen)
         head = ("right, of 24", "leniently", *(("lookups", "counts") if counted else ("stale",)))
         more = ("requests", "tool calls", "peak prompt", "cache hits", "cost")
-        yield f"**{task}**\n"
         yield table((task, *head, *more), [_recall_row(row, counted) for row in chosen])
 
 
@@ -193,19 +192,33 @@ def _answers(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _recall_answers(rows: Rows) -> Iterator[str]:
-    over = [
-        task for task in dict.fromkeys(row["task"] for row in rows) if _row(rows, task, "keep everything")["refused_at"]
-    ]
-    for arms, said in (
-        (("openmem, with search", "openmem, with SQL"), "with the tools"),
-        (("openmem, context only",), "from the context alone"),
-        (("tail only",), "with the newest messages alone"),
-        (("CliffCompaction",), "with CliffCompaction"),
-    ):
+    """Over the tasks that don't fit the window."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    over = [task for task in tasks if _row(rows, task, "keep everything")["refused_at"]]
+
+    def span(*arms: str) -> str:
         shares = [_share(_row(rows, task, arm)) for task in over for arm in arms]
         least, most = min(shares), max(shares)
-        span = f"{least:.0f} %" if round(least) == round(most) else f"{least:.0f} to {most:.0f} %"
-        yield f"Conversations that don't fit the window, {said}: {span} of the questions answered right."
+        return f"{least:.0f} %" if round(least) == round(most) else f"{least:.0f} to {most:.0f} %"
+
+    yield (
+        f"Questions about conversations that don't fit the window: {span('openmem, with search', 'openmem, with SQL')} "
+        "answered right with the plugin's tools."
+    )
+    yield (
+        f"Without a tool: {span('openmem, context only')} from what the plugin leaves in the request, "
+        f"{span('tail only')} from the newest messages alone, {span('CliffCompaction')} with CliffCompaction."
+    )
+    done = [task for task in over if not _row(rows, task, "CliffCompaction")["refused_at"]]
+    longest = max(done, key=lambda task: _row(rows, task, "tail only")["requests"])
+    ours, peer, tail = (
+        f"${_row(rows, longest, arm)['dollars']:.2f}"
+        for arm in ("openmem, with search", "CliffCompaction", "tail only")
+    )
+    yield (
+        f"Prompts of the longest one that all of these came through ({longest}): {ours} with the plugin and search, "
+        f"{peer} with CliffCompaction, {tail} with a sliding tail, which loses the provider's cache."
+    )
 
 
 def _row(rows: Rows, task: str, arm: str) -> Row:
@@ -252,7 +265,9 @@ Every way stands before the same simulated provider: 200,000 tokens of window, i
 LiteLLM's list price, 20 s between requests. The plugin has its defaults (it trims at 125,000 tokens), which is also
 the size of the tail and the peer's threshold. The agent answers from what the last request shows, else calls the tool
 once; a tool call is one more request. *Right* is the whole value or the exact count; *leniently* the right tag, or a
-count within 1 %. A request over the window is refused, and with it ends the conversation.
+count within 1 %. A request over the window is refused, and with it ends the conversation. CliffCompaction takes four
+characters for a token and keeps what a person typed up to 20,000 characters a message, so that its prompts grow past
+its threshold, and where batches are short past the window.
 
 ![Right answers by size and way](benchmarks/recall.svg)
 """
