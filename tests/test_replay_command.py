@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from openmem_hook import cli
+from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.prices import PriceList, price_list, shipped_costs
 from openmem_hook.replay import read
 from openmem_hook.replay.scale import scale_of
 from openmem_hook.replay.show import name, remarks
 from openmem_hook.replay.summary import summary, total
 from openmem_hook.replay.trial import run
+from openmem_hook.store.pool import SessionBusyError
 from tests.kit.filler import listing
 from tests.test_replay import Claude, call
 
@@ -98,6 +100,27 @@ def test_a_damaged_count_does_not_blow_up_the_front(tmp_path: Path) -> None:
     log.typed("hello")
     log.reply("m1", "bye", prompt=10**15)
     assert scale_of(log.session(tmp_path)).front < 1_000_000
+
+
+def test_a_store_that_is_busy_for_a_moment_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def refusing(own: Any) -> Any:
+        async def sometimes(*given: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls % 3 == 0:
+                raise SessionBusyError("another request of this session takes too long")
+            return await own(*given)
+
+        return sometimes
+
+    usual = figures(session(tmp_path, exchanges=8), trim_at_tokens=15_000)
+    for name_ in ("compact_request", "record_response"):
+        monkeypatch.setattr(Compactor, name_, refusing(getattr(Compactor, name_)))
+    one = figures(session(tmp_path, exchanges=8), trim_at_tokens=15_000)
+    assert calls > 16
+    assert (one["requests"], one["trims"], one["without"]) == (8, usual["trims"], usual["without"])
 
 
 def test_without_recorded_counts_sizes_are_counted_and_nothing_is_checked(tmp_path: Path) -> None:
