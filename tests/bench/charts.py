@@ -9,6 +9,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from tests.bench.document import plural
+
 STYLES: Mapping[str, dict[str, Any]] = {
     "openmem, with search": {"color": "black", "linestyle": "-", "marker": "o"},
     "openmem, with SQL": {"color": "black", "linestyle": "-", "marker": "s", "fillstyle": "none"},
@@ -75,12 +77,12 @@ def _apart(ends: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
 
 def _needed(rows: Sequence[Mapping[str, Any]]) -> Figure:
     ways = (
-        ("summary", "client's summary", "0.75"),
-        ("ours", "our request", "0.45"),
-        ("search_all", "one search", "black"),
+        ("summary", "client's\nsummary", "0.75"),
+        ("ours", "our\nrequest", "0.45"),
+        ("search_all", "one search,\nall roles", "black"),
     )
     kinds = list(rows[0]["needed"])
-    figure = Figure(figsize=(8, 2.8), layout="constrained")
+    figure = Figure(figsize=(9, 3), layout="constrained")
     axes = figure.add_subplot()
     for at, (way, said, shade) in enumerate(ways):
         shares = []
@@ -90,7 +92,7 @@ def _needed(rows: Sequence[Mapping[str, Any]]) -> Figure:
         places = [place + (at - 1) * 0.27 for place in range(len(kinds))]
         bars = axes.bar(places, shares, 0.25, color=shade, edgecolor="black", linewidth=0.6)
         axes.bar_label(bars, [f"{said}\n{share:.0f} %" for share in shares], fontsize=6.5, padding=2)
-    axes.set_xticks(range(len(kinds)), [f"{kind}s" for kind in kinds])
-    axes.set(ylim=(0, 122), ylabel="of the details, %")
+    axes.set_xticks(range(len(kinds)), [plural(kind) for kind in kinds])
+    axes.set(ylim=(0, 125), yticks=range(0, 101, 20), ylabel="of the details, %")
     axes.spines[["top", "right"]].set_visible(False)
     return figure

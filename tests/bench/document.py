@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([*lines, ""])
 
 
+def plural(kind: str) -> str:
+    return f"{kind}es" if kind.endswith("sh") else f"{kind}s"
+
+
 def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "–"
 
@@ -115,7 +120,7 @@ def _needed(rows: Rows) -> Iterator[str]:
     kinds = list(rows[0]["needed"])
     body = [[said, *_kinds(rows, way, kinds)] for way, said in WAYS.items()]
     counted = ["how many", *(_all(rows, "needed", [kind]) for kind in kinds), _all(rows, "needed", kinds)]
-    yield table(("details written again", *(f"{kind}s" for kind in kinds), "all"), [counted, *body])
+    yield table(("details written again", *map(plural, kinds), "all"), [counted, *body])
     each = [
         (
             f"{row['session']}, request {row['at']}",
@@ -175,10 +180,10 @@ def _answers(results: Mapping[str, Mapping[str, Any]]) -> str:
     if "needed" in results:
         rows = results["needed"]["rows"]
         kinds = list(rows[0]["needed"])
-        ours, summary, _, search = (_kinds(rows, way, kinds)[-1] for way in WAYS)
+        ours, summary, search, widest = (_kinds(rows, way, kinds)[-1] for way in WAYS)
         found.append(
             f"Of the details that agents wrote again after a real compaction, the client's own summary had kept "
-            f"{summary}, our request still showed {ours}, and one search finds {search}."
+            f"{summary}, our request still showed {ours}; one search finds {search}, and {widest} when it asks for all roles."
         )
     if "rereads" in results:
         sums = {
@@ -188,7 +193,7 @@ def _answers(results: Mapping[str, Mapping[str, Any]]) -> str:
             f"Of the files that agents read again then, a search for the path alone gives the stored text of "
             f"{_of(sums, 'plain')[1]}, and of {_of(sums, 'neighbours')[1]} when it asks for all roles and neighbours."
         )
-    return "\n".join(f"- {line}" for line in found)
+    return "\n".join(textwrap.fill(f"- {line}", 120, subsequent_indent="  ") for line in found)
 
 
 def _recall_answers(rows: Rows) -> Iterator[str]:
@@ -275,8 +280,8 @@ its threshold, and where batches are short past the window.
 _NEEDED = """\
 ## Details that are needed again
 
-At each of {boundaries} real compactions in {sessions} recorded sessions of Claude Code and Codex: paths (their last
-two names), hashes, identifiers and numbers that were there before it, and that the agent wrote again in its next 40
+At each of {boundaries} real compactions in {sessions} recorded sessions of Claude Code and Codex: paths (their last two
+names), hashes, identifiers and numbers that were there before it, and that the agent wrote again in its next 40
 messages. The whole history went through the plugin as `openmem replay` sends it, so that our request is whatever its
 own trims had left at that moment, several times the summary's size. One search is `smart_compact_search` for the detail
 in quotes. Details that the agent could have read anew from its files count like all others.
