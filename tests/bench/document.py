@@ -183,7 +183,8 @@ def _answers(results: Mapping[str, Mapping[str, Any]]) -> str:
         ours, summary, search, widest = (_kinds(rows, way, kinds)[-1] for way in WAYS)
         found.append(
             f"Of the details that agents wrote again after a real compaction, the client's own summary had kept "
-            f"{summary}, our request still showed {ours}; one search finds {search}, and {widest} when it asks for all roles."
+            f"{summary}, our request still showed {ours}; one search finds {search}, and {widest} when it asks for all "
+            "roles."
         )
     if "rereads" in results:
         sums = {
