@@ -256,6 +256,7 @@ _TOP = """\
 Everything here ran offline and without a model. The scripted agent of the first part reads without fault and always
 looks: its scores are the ceiling of a mechanism, not what a model would reach with it. Run it again with
 `make bench ARGS="recall needed rereads --save"`; this page is made from the [raw results](benchmarks), never by hand.
+With a key, `python -m tests.bench.with_model --model NAME` has a real model do the tasks of the first part.
 """
 
 _RECALL = """\
