@@ -38,7 +38,7 @@ format: $(READY)  ## format the code and mend what the linter can
 laws: $(READY)  ## the property tests, longer (EXAMPLES=3000 each)
 	OPENMEM_LAWS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n 2 --dist worksteal -m laws $(ARGS)
 
-bench: $(READY)  ## measure speed, disk, memory and estimates
+bench: $(READY)  ## measure speed, disk, memory, estimates and recall
 	@$(BIN)/python -c 'import cliffcompaction' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[bench]'
 	@exec $(BIN)/python -m tests.bench $(ARGS)
 

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 
 from demo.gateway import DemoError
+from openmem_hook.replay.provider.counting import prompt_tokens
+from openmem_hook.replay.provider.prompt_cache import AnthropicCache
 from tests.kit.agent import RefusedError
 from tests.kit.clients import ClaudeCode
-from tests.kit.counting import prompt_tokens
 from tests.kit.filler import listing
-from tests.kit.prompt_cache import AnthropicCache
 
 Json = dict[str, Any]
 

@@ -35,6 +35,7 @@ examples:
   openmem serve                                  the file in this folder, or the shipped one
   openmem serve --config gateway.yaml --port 4100
   openmem serve --workers 2 -- --detailed_debug  words after -- go to litellm
+  openmem replay session.jsonl --html page.html  what the plugin would have done there
 """
 _SERVE = f"""\
 Runs the gateway on loopback. Provider keys come from the environment or from .env
@@ -42,9 +43,19 @@ in this folder, the master key from {MASTER_KEY}, else from the file
 ~/.local/share/openmem/master_key (or OPENMEM_STATE_DIR/master_key), which is made
 on the first run and is readable by you alone."""
 
+_REPLAY = """\
+Sends the sessions in these files once more, as the client sent them and through the
+plugin, past a simulated provider and into a store that is thrown away. Reads session
+files of Claude Code (~/.claude/projects), Codex (~/.codex/sessions) and OpenCode
+(opencode export). Nothing leaves this machine."""
 
-class CannotServeError(Exception):
-    """Why the gateway is not started, in one line."""
+
+class CannotRunError(Exception):
+    """Why a command is not run, in one line."""
+
+
+class CannotServeError(CannotRunError):
+    """Why the gateway is not started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,19 @@ def parser() -> argparse.ArgumentParser:
     )
     mcp.add_argument("--state-dir", default="", help="the gateway's state_dir (default: as the gateway finds it)")
     mcp.set_defaults(run=_mcp)
+    replay = commands.add_parser(
+        "replay",
+        help="see on your own transcripts what the plugin would do",
+        description=_REPLAY,
+        formatter_class=described,
+    )
+    replay.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a transcript, plain, .gz or .xz")
+    replay.add_argument("--json", action="store_true", help="the figures as JSON instead of tables")
+    replay.add_argument("--html", type=Path, metavar="PAGE", help="write a page with charts, too")
+    replay.add_argument(
+        "--trim-at-tokens", type=_whole(1, 100_000_000), metavar="N", help="the setting trim_at_tokens for this run"
+    )
+    replay.set_defaults(run=_replay)
     return main
 
 
@@ -112,9 +136,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser().parse_args(argv)
     try:
         return int(given.run(given))
-    except CannotServeError as error:
+    except CannotRunError as error:
         print(f"openmem: {str(error).removeprefix('openmem: ')}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def _serve(given: argparse.Namespace) -> NoReturn:
@@ -129,6 +155,16 @@ def _mcp(given: argparse.Namespace) -> NoReturn:
     command = [sys.executable, "-P", "-m", "openmem_hook.mcp_server", "--tenant", given.tenant]
     command += ["--state-dir", given.state_dir] if given.state_dir else []
     os.execv(command[0], command)  # noqa: S606 - no shell wanted
+
+
+def _replay(given: argparse.Namespace) -> int:
+    from openmem_hook.replay import command  # the other commands do without what it imports
+
+    settings = {} if given.trim_at_tokens is None else {"trim_at_tokens": given.trim_at_tokens}
+    try:
+        return command.replay(given.files, settings, given.json, given.html)
+    except (command.NoPageError, config.SettingsError) as error:
+        raise CannotRunError(str(error)) from error
 
 
 def _environment() -> dict[str, str]:

@@ -36,10 +36,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from websockets.sync.server import ServerConnection, serve
 
+from openmem_hook.replay.provider.counting import prompt_tokens
 from tests.gateway import TAG, UPSTREAM_KEY, Gateway, Upstream, bearer, configuration, events, query, serving
 from tests.kit import builders as a
 from tests.kit.builders import Format, Json
-from tests.kit.counting import prompt_tokens
 from tests.kit.provider import app as provider_app
 from tests.kit.provider import running
 

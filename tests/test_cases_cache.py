@@ -18,15 +18,15 @@ from openmem_hook import config
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.watch import Watch
+from openmem_hook.replay.provider.breakpoints import Breakpoint, breakpoints
+from openmem_hook.replay.provider.prompt_cache import AnthropicCache
 from tests.conftest import make_key
 from tests.conversation import Conversation, messages_of, pointers
 from tests.kit import builders as a
-from tests.kit.breakpoints import Breakpoint, breakpoints
 from tests.kit.builders import FORMATS, Format, Json, chat, responses, session
 from tests.kit.filler import listing, prose
 from tests.kit.histories import bodies, randoms
 from tests.kit.prefix import canonical, check, unmarked
-from tests.kit.prompt_cache import AnthropicCache
 
 SMALL = "trim_at_tokens=4000,compress_over_tokens=0"
 NewHook = Callable[..., ContextHook]

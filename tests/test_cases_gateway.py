@@ -17,13 +17,13 @@ from openmem_hook.compaction.wording import NOTE
 from openmem_hook.formats.usage import Usage, hit_share, read_usage
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.reported import reported_usage
+from openmem_hook.replay.provider.counting import prompt_tokens
 from tests import routes
 from tests.conftest import CALL_TYPES, make_key
 from tests.conversation import POINTER, Conversation, messages_of
 from tests.gateway import Gateway, Upstream, bearer, query, until
 from tests.kit import builders as a
 from tests.kit.builders import FORMATS, Format, Json
-from tests.kit.counting import prompt_tokens
 from tests.kit.histories import growth
 from tests.kit.prefix import assert_accepted, assert_untouched
 from tests.routes import Everything

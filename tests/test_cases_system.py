@@ -10,9 +10,9 @@ import pytest
 
 from openmem_hook.compaction.wording import NOTE
 from openmem_hook.gateway.hook import ContextHook
+from openmem_hook.replay.provider.breakpoints import breakpoints
 from tests.conversation import Conversation, messages_of
 from tests.kit import builders as a
-from tests.kit.breakpoints import breakpoints
 from tests.kit.builders import Json, chat, responses, session
 from tests.kit.histories import growth
 from tests.kit.prefix import assert_untouched, check

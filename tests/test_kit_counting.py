@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from openmem_hook.replay.provider.counting import FRAME_TOKENS, MEDIA_TOKENS, count_text, prompt_tokens
 from tests.kit.builders import (
     FORMATS,
     Format,
@@ -21,7 +22,6 @@ from tests.kit.builders import (
     user,
 )
 from tests.kit.builders import assistant as said
-from tests.kit.counting import FRAME_TOKENS, MEDIA_TOKENS, count_text, prompt_tokens
 
 
 def test_words_cost_about_a_token_each() -> None:

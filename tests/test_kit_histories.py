@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.kit.breakpoints import breakpoints
+from openmem_hook.replay.provider.breakpoints import breakpoints
 from tests.kit.builders import FORMATS, Format, body, chat, responses, session, user
 from tests.kit.histories import bodies, drift, edit, fork, format_of, growth, randoms, rewind, talks, turns_of
 from tests.kit.prefix import blocks, broken_at, canonical, check, unchanged

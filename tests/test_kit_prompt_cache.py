@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from openmem_hook.replay.provider.prompt_cache import MIN_TOKENS, STEP, AnthropicCache, AutomaticCache
 from tests.kit.builders import (
     assistant,
     body,
@@ -22,7 +23,6 @@ from tests.kit.builders import (
 )
 from tests.kit.builders import results as answered
 from tests.kit.filler import prose
-from tests.kit.prompt_cache import MIN_TOKENS, STEP, AnthropicCache, AutomaticCache
 
 LONG = prose(8000, "long")
 

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from openmem_hook.replay.provider.counting import prompt_tokens
 from tests.kit.builders import (
     Format,
     assistant,
@@ -26,7 +27,6 @@ from tests.kit.builders import (
     tool_use,
     user,
 )
-from tests.kit.counting import prompt_tokens
 from tests.kit.provider import PATHS, app, running
 from tests.kit.provider_state import Provider
 from tests.kit.script import plan_of

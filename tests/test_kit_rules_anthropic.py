@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from openmem_hook.replay.provider.issued import SIGNATURE_MARK, Issued
+from openmem_hook.replay.provider.rules_anthropic import BODY_LIMIT, TOO_LARGE, check
 from tests.kit.builders import (
     assistant,
     body,
@@ -26,8 +28,6 @@ from tests.kit.builders import (
     tool_use,
     user,
 )
-from tests.kit.issued import SIGNATURE_MARK, Issued
-from tests.kit.rules_anthropic import BODY_LIMIT, TOO_LARGE, check
 
 USE, RESULT = tool_use("toolu_1"), tool_result("toolu_1")
 ENABLED = {"type": "enabled", "budget_tokens": 1024}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from openmem_hook.replay.provider.rules_chat import BODY_LIMIT, TOO_LARGE, check
 from tests.kit.builders import chat, picture
-from tests.kit.rules_chat import BODY_LIMIT, TOO_LARGE, check
 
 CALL, RESULT = chat.call("call_1"), chat.result("call_1")
 USER, SAID = chat.user("go"), chat.assistant("so")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from openmem_hook.replay.provider.issued import CIPHER_MARK, Issued
+from openmem_hook.replay.provider.rules_responses import BODY_LIMIT, FAMILIES, TOO_LARGE, check
 from tests.kit.builders import picture
 from tests.kit.builders import responses as r
-from tests.kit.issued import CIPHER_MARK, Issued
-from tests.kit.rules_responses import BODY_LIMIT, FAMILIES, TOO_LARGE, check
 
 USER, CALL, OUTPUT, THOUGHT = r.user("go"), r.call("call_1"), r.output("call_1"), r.reasoning("rs_1")
 REQUIRED = "Item 'rs_1' of type 'reasoning' was provided without its required following item."

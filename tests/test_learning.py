@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from openmem_hook.gateway.hook import ContextHook
+from openmem_hook.replay.provider.counting import prompt_tokens
 from tests.conftest import make_key
 from tests.kit.builders import assistant, results, tool_result, tool_use, user
-from tests.kit.counting import prompt_tokens
 from tests.kit.filler import listing, prose
 
 SYSTEM = prose(12_000, "system")

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from openmem_hook.gateway.prices import shipped_costs
 from openmem_hook.replay import Request, Session, growth, read, requests
+from openmem_hook.replay.summary import CLOSE, summary
+from openmem_hook.replay.trial import run
 from tests.kit.prefix import check
 
 CORPUS = Path(os.environ.get("OPENMEM_CORPUS") or Path(__file__).parents[1].parent / "shared/corpus")
@@ -134,3 +137,19 @@ def _visible(value: Any) -> Any:
         hidden = ("signature", "encrypted_content")
         return {key: _visible(inner) for key, inner in value.items() if key not in hidden}
     return [_visible(inner) for inner in value] if isinstance(value, list) else value
+
+
+# --- sent twice: without the plugin and with it ---------------------------------------------------------------
+
+
+@each(FILES)
+def test_sent_again_it_is_legal_cheaper_and_cached_as_it_was_recorded(path: Path) -> None:
+    session, _ = replay(path)
+    one = summary(run(session, {}, shipped_costs(), lambda *_: None))
+    check_, before, after = one["cache_check"], one["without"], one["with"]
+    assert abs(check_["recorded"] - check_["simulated"]) <= CLOSE, check_
+    assert (before["refused"], after["refused"]) == (0, 0)
+    assert after["misses"] <= before["misses"] + one["trims"]
+    assert after["tokens"] < before["tokens"]
+    assert after["dollars"] < before["dollars"]
+    assert one["estimate_error"]["all"]["median"] < 0.01

@@ -243,6 +243,11 @@ def _entries(names: Sequence[str], costs: Mapping[str, Any]) -> Iterator[Mapping
             yield entry
 
 
+def listed(name: str, costs: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The cost map's entries for a model, the most exact first."""
+    return tuple(_entries((name,), costs))
+
+
 def _count(value: object) -> int | None:
     """A positive number of tokens, as written by hand or machine; None for anything else."""
     if isinstance(value, str) and value.strip().isdecimal():

@@ -1,7 +1,8 @@
 """Transcripts back into growing requests, as the client sent them.
 
 `read` turns a session file of Claude Code, Codex or OpenCode (plain, gzip or xz) into a `Session`;
-`requests` yields its requests with a constant front; `growth` says what each step cost, as recorded.
+`requests` yields its requests with a constant front; `growth` says what each step cost, as recorded. `trial` sends
+them once more, past the simulated `provider`, and `command` shows what came of it.
 """
 
 from __future__ import annotations

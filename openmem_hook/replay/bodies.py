@@ -8,7 +8,8 @@ values are those measured on real clients; ids are derived, never random, so tha
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -24,7 +25,7 @@ from openmem_hook.replay.session import Message, Request, Session, Step
 
 Build = Callable[[Step], tuple[dict[str, Any], dict[str, str]]]
 
-_MARKER = {"type": "ephemeral"}
+_MARKERS: Mapping[str, Mapping[str, str]] = {"5m": {"type": "ephemeral"}, "1h": {"type": "ephemeral", "ttl": "1h"}}
 _CLAUDE_TOOLS = ("Task", "Bash", "Glob", "Grep", "Read", "Edit", "Write", "TodoWrite")
 _CODEX_TOOLS = ("exec_command", "write_stdin", "update_plan", "view_image")
 _OPENCODE_TOOLS = ("bash", "edit", "glob", "grep", "read", "task", "todowrite", "write")
@@ -38,7 +39,8 @@ def requests(session: Session, *, prefix_tokens: int = 40_000, breakpoints: bool
     """The session's requests in the order in which they were sent.
 
     `prefix_tokens` sizes the constant front (system prompt and tools). `breakpoints` sets Anthropic's
-    `cache_control` where Claude Code does: both system blocks and the last message, which is a copy.
+    `cache_control` where Claude Code does: both system blocks and the last message, which is a copy; with the
+    lifetime that most of the session's cached tokens had.
     Message objects are shared between the bodies: don't change them.
     """
     build = _BUILDERS[session.client](session, prefix_tokens, breakpoints)
@@ -58,6 +60,7 @@ def requests(session: Session, *, prefix_tokens: int = 40_000, breakpoints: bool
             ids=step.ids,
             reply=step.reply,
             sent=step.sent,
+            sent_body=body if step.sent == step.messages else build(replace(step, messages=step.sent))[0],
             sent_known=step.sent_known,
         )
 
@@ -68,7 +71,8 @@ def _described(session: Session, usual: tuple[str, ...], prefix_tokens: int) -> 
 
 
 def _claude(session: Session, prefix_tokens: int, breakpoints: bool) -> Build:
-    marked = {"cache_control": _MARKER} if breakpoints else {}
+    marker = _MARKERS[_lane(session)]
+    marked = {"cache_control": marker} if breakpoints else {}
     front = {
         "system": [
             {"type": "text", "text": _BILLING.format(session.version)},
@@ -83,11 +87,17 @@ def _claude(session: Session, prefix_tokens: int, breakpoints: bool) -> Build:
     }
 
     def build(step: Step) -> tuple[dict[str, Any], dict[str, str]]:
-        messages = _with_breakpoint(step.messages) if breakpoints else list(step.messages)
+        messages = _with_breakpoint(step.messages, marker) if breakpoints else list(step.messages)
         body = {"model": step.model, "max_tokens": 32_000, **front, "messages": messages, "stream": True}
         return body | _thinking(session, step.model), _claude_headers(session, step)
 
     return build
+
+
+def _lane(session: Session) -> str:
+    recorded = [step.recorded for step in session.steps if step.recorded is not None]
+    hour = sum(counts.cache_write_1h or 0 for counts in recorded)
+    return "1h" if 2 * hour > sum(counts.cache_write or 0 for counts in recorded) else "5m"
 
 
 def _claude_user(session: Session) -> str:
@@ -114,12 +124,12 @@ def _thinking(session: Session, model: str) -> dict[str, Any]:
     return {}
 
 
-def _with_breakpoint(messages: list[Message]) -> list[Message]:
+def _with_breakpoint(messages: list[Message], marker: Mapping[str, str]) -> list[Message]:
     """A list whose last message is a copy with `cache_control` on its last block."""
     last = messages[-1]
     content = last["content"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-    blocks[-1] = {**blocks[-1], "cache_control": _MARKER}
+    blocks[-1] = {**blocks[-1], "cache_control": dict(marker)}
     return [*messages[:-1], {**last, "content": blocks}]
 
 

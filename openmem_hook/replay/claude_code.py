@@ -188,6 +188,7 @@ def _recorded(reply: Reply) -> Recorded | None:
         cache_read=read_,
         cache_write=written,
         output_tokens=as_count(usage.get("output_tokens")) if message.get("stop_reason") else None,
+        cache_write_1h=as_count(as_dict(usage.get("cache_creation")).get("ephemeral_1h_input_tokens")),
     )
 
 

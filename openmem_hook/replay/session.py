@@ -29,12 +29,14 @@ class Recorded:
 
     `prompt_tokens` is the whole prompt, cached parts included, in every format. Claude Code writes a
     streaming placeholder as output count, so that there `output_tokens` is None unless the line was final.
+    `cache_write_1h` is the part of `cache_write` that is kept an hour.
     """
 
     prompt_tokens: int
     cache_read: int | None = None
     cache_write: int | None = None
     output_tokens: int | None = None
+    cache_write_1h: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class Request:
     """What came back, as the next request holds it; empty where the client drops it (thinking alone)."""
     sent: list[Message]
     """What the client really sent as its history: `messages`, or after a compaction its summary and on."""
+    sent_body: dict[str, Any]
+    """The body that held `sent`; `body` itself until the client first compacted."""
     sent_known: bool
     """False after a silent clearing of old results: then the counts are of less than `sent`."""
 

@@ -1,7 +1,8 @@
-"""The benchmark: `python -m tests.bench [SECTION ...] [--quick] [--json FILE]`, or `make bench`.
+"""The benchmark: `python -m tests.bench [SECTION ...] [--quick] [--json FILE] [--save]`, or `make bench`.
 
-Sections: speed, store, memory, gateway, load, search, graded (estimates); without a name all of them. Figures are
-measured on this machine, now; those with a target are the ones the project promises. Ends with 1 if one was missed.
+Sections: speed, store, memory, gateway, load, search, graded (estimates), recall, needed, rereads; without a name all
+of them. Figures are measured on this machine, now; those with a target are the ones the project promises. Ends with 1
+if one was missed. `--save` keeps the rows of the last three in docs/benchmarks and makes docs/benchmarks.md of them.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+from tests.bench import document
 from tests.bench.figures import Measure, Section
 
-SECTIONS = ("speed", "store", "memory", "gateway", "load", "search", "graded")
+SECTIONS = ("speed", "store", "memory", "gateway", "load", "search", "graded", "recall", "needed", "rereads")
 
 
 def measured(name: str, quick: bool) -> Section:
@@ -34,7 +36,10 @@ def main() -> int:
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--quick", action="store_true", help="a smaller run, for trying things out")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the figures as JSON, too")
+    parser.add_argument("--save", action="store_true", help="keep the results with the documents")
     given = parser.parse_args()
+    if given.save and given.quick:
+        parser.error("results of a quick run are not kept")
     unknown = [name for name in given.sections if name not in SECTIONS]
     if unknown:
         parser.error(f"unknown section {unknown[0]}; there are {', '.join(SECTIONS)}")
@@ -45,6 +50,8 @@ def main() -> int:
         begun = time.perf_counter()
         found.append(measured(name, given.quick))
         print(f"\n{found[-1].table()}\n  ({time.perf_counter() - begun:.0f} s)", flush=True)
+        if given.save and found[-1].rows:
+            document.keep(found[-1])
     if given.json is not None:
         data = {section.name: [figure.as_data() for figure in section.figures] for section in found}
         given.json.write_text(json.dumps(data, indent=2) + "\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Section:
+    """`rows`: all that was measured, for a section whose results are kept with the documents."""
+
     name: str
     about: str
     figures: Sequence[Figure]
+    rows: Sequence[Mapping[str, Any]] = ()
 
     def table(self) -> str:
         rows = [("", "measured", "target", ""), *(figure.cells() for figure in self.figures)]

@@ -34,9 +34,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from openmem_hook.replay.provider.counting import prompt_tokens
+
 from . import wire_anthropic, wire_chat, wire_responses
 from .builders import Format
-from .counting import prompt_tokens
 from .provider_state import PROMPT_LIMIT, Event, Provider, Reply
 
 Json = dict[str, Any]

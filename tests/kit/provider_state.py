@@ -15,14 +15,15 @@ from typing import Any
 
 import orjson
 
+from openmem_hook.replay.provider.counting import prompt_tokens
+from openmem_hook.replay.provider.issued import Issued
+from openmem_hook.replay.provider.prompt_cache import AnthropicCache, AutomaticCache, CacheUse
+from openmem_hook.replay.provider.rules_anthropic import BODY_LIMIT
+from openmem_hook.replay.provider.rules_responses import items_of
+
 from . import wire_anthropic, wire_chat, wire_responses
 from .builders import Format
-from .counting import prompt_tokens
-from .issued import Issued
 from .prefix import blocks, check
-from .prompt_cache import AnthropicCache, AutomaticCache, CacheUse
-from .rules_anthropic import BODY_LIMIT
-from .rules_responses import items_of
 from .script import Call, Output, next_output
 from .situation import situation
 

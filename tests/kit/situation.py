@@ -13,8 +13,9 @@ from typing import Any
 
 import orjson
 
+from openmem_hook.replay.provider.rules_responses import FAMILIES, OUTPUT_OF, items_of, kind_of
+
 from .builders import Format
-from .rules_responses import FAMILIES, OUTPUT_OF, items_of, kind_of
 
 Body = dict[str, Any]
 

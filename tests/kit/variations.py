@@ -11,11 +11,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from .breakpoints import breakpoints
+from openmem_hook.replay.provider.breakpoints import breakpoints
+from openmem_hook.replay.provider.rules_responses import OUTPUT_OF, kind_of
+
 from .builders import Format, Json, marked, reminder, text
 from .filler import prose
 from .prefix import unmarked
-from .rules_responses import OUTPUT_OF, kind_of
 
 SPACES = (" ", "\n", "  \n", "\t")
 

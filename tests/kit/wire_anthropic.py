@@ -7,10 +7,11 @@ from typing import Any
 
 import orjson
 
-from .counting import count_text
+from openmem_hook.replay.provider.counting import count_text
+from openmem_hook.replay.provider.issued import SIGNATURE_MARK, Issued
+from openmem_hook.replay.provider.prompt_cache import CacheUse
+
 from .filler import number
-from .issued import SIGNATURE_MARK, Issued
-from .prompt_cache import CacheUse
 from .script import Output
 
 Json = dict[str, Any]

@@ -8,9 +8,10 @@ from typing import Any
 
 import orjson
 
-from .counting import count_text
-from .issued import Issued
-from .prompt_cache import CacheUse
+from openmem_hook.replay.provider.counting import count_text
+from openmem_hook.replay.provider.issued import Issued
+from openmem_hook.replay.provider.prompt_cache import CacheUse
+
 from .script import Output
 from .wire_anthropic import pieces
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from . import media
-from .issued import Issued
+from openmem_hook.replay.provider import media
+from openmem_hook.replay.provider.issued import Issued
 
 BODY_LIMIT = 32 * 1024 * 1024
 TOO_LARGE = "Request body too large"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .blocks_anthropic import blocks_of, is_server_result
-from .issued import Issued
+from openmem_hook.replay.provider.blocks_anthropic import blocks_of, is_server_result
+from openmem_hook.replay.provider.issued import Issued
 
 Body = dict[str, Any]
 

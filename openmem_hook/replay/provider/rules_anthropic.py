@@ -13,11 +13,11 @@ from typing import Any
 
 import orjson
 
-from . import media
-from .blocks_anthropic import block_faults, blocks_of, inner_blocks, is_server_result
-from .breakpoints import breakpoint_faults
-from .issued import Issued
-from .pairs_anthropic import server_pairs, tool_pairs
+from openmem_hook.replay.provider import media
+from openmem_hook.replay.provider.blocks_anthropic import block_faults, blocks_of, inner_blocks, is_server_result
+from openmem_hook.replay.provider.breakpoints import breakpoint_faults
+from openmem_hook.replay.provider.issued import Issued
+from openmem_hook.replay.provider.pairs_anthropic import server_pairs, tool_pairs
 
 BODY_LIMIT = 32 * 1024 * 1024
 TOO_LARGE = "Request exceeds the maximum size"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .blocks_anthropic import blocks_of
+from openmem_hook.replay.provider.blocks_anthropic import blocks_of
 
 MAX_BREAKPOINTS = 4
 

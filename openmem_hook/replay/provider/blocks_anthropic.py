@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from . import media
-from .issued import Issued
+from openmem_hook.replay.provider import media
+from openmem_hook.replay.provider.issued import Issued
 
 Block = dict[str, Any]
 

@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import orjson
 from tokenizers import Tokenizer
 
-from .builders import Format
-from .prefix import unmarked
+from openmem_hook.replay.provider.canonical import unmarked
+from openmem_hook.replay.session import Format
 
 MEDIA_TOKENS = 1600
 FRAME_TOKENS = 4
@@ -55,6 +55,12 @@ def prompt_blocks(body: dict[str, Any], fmt: Format) -> list[tuple[bytes, Ids]]:
     return [_counted(part) for part in prompt_parts(body, fmt)]
 
 
+def message_tokens(message: dict[str, Any], fmt: Format) -> int:
+    """Tokens of one message (in Responses: one item)."""
+    parts = [message] if fmt == "responses" else message_parts(message)
+    return sum(len(_counted(part)[1]) for part in parts)
+
+
 def prompt_parts(body: dict[str, Any], fmt: Format) -> Iterator[Any]:
     """Tools, then system prompt, then the blocks of the messages, each with its role beside it."""
     yield from body.get("tools") or []
@@ -82,9 +88,20 @@ def message_parts(message: dict[str, Any]) -> Iterator[Any]:
 
 
 _by_digest: dict[bytes, Ids] = {}
+_by_bytes: dict[bytes, tuple[bytes, Ids]] = {}
 
 
 def _counted(part: Any) -> tuple[bytes, Ids]:
+    raw = hashlib.blake2b(orjson.dumps(part), digest_size=16).digest()
+    known = _by_bytes.get(raw)
+    if known is None:
+        if len(_by_bytes) >= REMEMBERED_BLOCKS:
+            _by_bytes.clear()
+        known = _by_bytes[raw] = _by_meaning(part)
+    return known
+
+
+def _by_meaning(part: Any) -> tuple[bytes, Ids]:
     canonical = orjson.dumps(unmarked(part), option=orjson.OPT_SORT_KEYS)
     digest = hashlib.blake2b(canonical, digest_size=16).digest()
     ids = _by_digest.get(digest)

@@ -15,9 +15,9 @@ from typing import Any
 
 import orjson
 
-from .breakpoints import MAX_BREAKPOINTS, breakpoints
-from .builders import Format
-from .counting import prompt_blocks
+from openmem_hook.replay.provider.breakpoints import MAX_BREAKPOINTS, breakpoints
+from openmem_hook.replay.provider.counting import prompt_blocks
+from openmem_hook.replay.session import Format
 
 MIN_TOKENS = 1024
 LOOK_BACK = 20
