@@ -18,7 +18,7 @@ from openmem_hook.tools import GET_CHARS, TOOLS, Caller
 from openmem_hook.tools.status import status
 from tests.conversation import Conversation, messages_of
 from tests.kit.builders import assistant, results, tool_result, user
-from tests.shelf import LARGE, NOW, Shelf, found_lines, number, reply, result, said
+from tests.shelf import LARGE, NOW, Row, Shelf, found_lines, number, reply, result, said
 
 
 @pytest.fixture
@@ -90,6 +90,16 @@ def test_without_a_session_recent_ones_are_searched_newest_first_and_told(shelf:
     assert [name for name in names if name in told] == names[-19:]
     assert quiet not in told
     assert "1 more without a match" in told
+
+
+def test_a_path_that_only_a_call_names_leads_to_its_result(shelf: Shelf) -> None:
+    call = Row("Read\nfile_path: /srv/app/ledger.py", "assistant", "call", "Read")
+    shelf.put(["Look into it.", call, result("def settle(): ...", tool="Read"), reply("It settles.")])
+    answer = shelf.search("/srv/app/ledger.py")
+    assert number(answer, "total_matches") == 0
+    assert 'with role="all" 1 messages match, in 1 lines:' in answer.text
+    assert re.search(r"~ seq=3 role=tool kind=result\| def settle", answer.text)
+    assert "role=assistant" not in shelf.search("/srv/app/ledger.py", role=["user", "tool"]).text
 
 
 def test_one_session_that_can_not_be_read_hides_no_other(shelf: Shelf) -> None:

@@ -138,6 +138,8 @@ class TooSlowError(StoreError):
     """The time is over."""
 
 
+FAULTS = (sqlite3.Error, StoreError, OSError)
+"""What reading a session may raise."""
 Reader = sqlite3.Connection
 """What `reading` gives and the functions below take."""
 

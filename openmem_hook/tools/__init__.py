@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from openmem_hook.store import patterns, queries, wall, words
@@ -161,34 +162,63 @@ def _search(desk: Desk, caller: Caller, given: Mapping[str, Any]) -> str:
     names = [session] if session else desk.recent(caller)
     if not names:
         return "total_matches: 0\nline_matches: 0\nsessions: none are stored for you yet"
-    until = time.monotonic() + queries.SEARCH_S
-    with ExitStack() as opened:
-        readers: dict[str, queries.Reader] = {}
+    with _Searching(desk, caller, time.monotonic() + queries.SEARCH_S) as searching:
+        found = shown = searching.each(names, lambda db, until: look(db, filters, limit, until))
+        if "role" not in given and not any(f.total for f in found.values()):
+            wider, context = replace(filters, roles=()), max(context, 1)  # a call is told with its result
+            shown = searching.each(list(found), lambda db, until: look(db, wider, limit, until))
+            filters = wider
+        rows = list[str]()
+        for name, place in _fair(shown, limit):
+            db = searching.again(name)
+            hit = queries.hit(db, place, asked if isinstance(asked, words.Query) else None, filters)
+            rows.append(_row(db, len(rows) + 1, name, hit, asked, context))
+    told = [*_summary(asked, found, len(names) - len(found)), *([] if shown is found else _summary_of_wider(shown))]
+    return "\n".join([*told, *_fitting(rows, shown, bool(session))])
+
+
+class _Searching:
+    """Sessions that are searched together. Each stays open until its best rows are told; `until` is monotonic."""
+
+    def __init__(self, desk: Desk, caller: Caller, until: float) -> None:
+        self._desk, self._caller, self._until = desk, caller, until
+        self._opened = ExitStack()
+        self._readers: dict[str, queries.Reader] = {}
+
+    def __enter__(self) -> _Searching:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.__exit__(kind, error, trace)  # who reads tells the store's own errors in the tools' words
+
+    def each(self, names: Sequence[str], look: Callable[[queries.Reader, float], Found]) -> dict[str, Found]:
+        """What is found, session by session; those are missing for which there was no time, and, of several, those that
+        can't be read: deleted meanwhile, or damaged."""
 
         def found_in(name: str) -> Found | None:
-            """None where the time was over before, or where this one of several can't be read: it was deleted
-            meanwhile, or its file is damaged. A session stays open until its best rows are told."""
-            if time.monotonic() > until:
+            if time.monotonic() > self._until:
                 return None
             try:
-                with ExitStack() as reading:
-                    db = reading.enter_context(queries.reading(desk.session_path(caller, name)))
-                    found = look(db, filters, limit, until)
-                    readers[name] = db
-                    opened.push(reading.pop_all())
-            except (StoreError, OSError, NothingThereError):
+                return look(self._reader(name), self._until)
+            except (*queries.FAULTS, NothingThereError):
                 if len(names) == 1:
                     raise
                 return None
-            return found
 
-        found = desk.each(names, found_in)
-        rows = list[str]()
-        for name, place in _fair(found, limit):
-            queries.give(readers[name], queries.SEARCH_S)
-            hit = queries.hit(readers[name], place, asked if isinstance(asked, words.Query) else None, filters)
-            rows.append(_row(readers[name], len(rows) + 1, name, hit, asked, context))
-    return "\n".join([*_summary(asked, given, found, len(names) - len(found)), *_fitting(rows, found, bool(session))])
+        return self._desk.each(names, found_in)
+
+    def _reader(self, name: str) -> queries.Reader:
+        if name not in self._readers:
+            path = self._desk.session_path(self._caller, name)
+            self._readers[name] = self._opened.enter_context(queries.reading(path))
+        return self._readers[name]
+
+    def again(self, name: str) -> queries.Reader:
+        """A session that was searched, with new time."""
+        queries.give(self._readers[name], queries.SEARCH_S)
+        return self._readers[name]
 
 
 Look = Callable[[queries.Reader, Filters, int, float], Found]
@@ -219,7 +249,7 @@ def _fair(found: Mapping[str, Found], limit: int) -> list[tuple[str, Place]]:
     return [(name, place) for _, _, name, place in sorted(chosen, key=lambda item: (item[1], item[0]))]
 
 
-def _summary(asked: Asked, given: Mapping[str, Any], found: Mapping[str, Found], unsearched: int) -> Iterable[str]:
+def _summary(asked: Asked, found: Mapping[str, Found], unsearched: int) -> Iterable[str]:
     total = sum(f.total for f in found.values())
     matching = sum(f.line_matches for f in found.values())
     whole = not unsearched and all(f.complete for f in found.values())
@@ -238,10 +268,20 @@ def _summary(asked: Asked, given: Mapping[str, Any], found: Mapping[str, Found],
     if isinstance(asked, words.Query) and asked.cut:
         yield f"only the first {words.MOST_PIECES} words, {words.LONGEST_PIECE} characters each, were looked for"
     if not total:
-        yield from _hints(asked, given)
+        yield from _hints(asked)
 
 
-def _hints(asked: Asked, given: Mapping[str, Any]) -> Iterable[str]:
+def _summary_of_wider(found: Mapping[str, Found]) -> Iterable[str]:
+    """Nothing was found where one looks without naming roles: what the assistant said and called, which names the paths
+    of what it read."""
+    total, matching = sum(f.total for f in found.values()), sum(f.line_matches for f in found.values())
+    if total:
+        yield f'with role="all" {total} messages match, in {matching} lines:'
+    else:
+        yield 'with role="all" no message matches either'
+
+
+def _hints(asked: Asked) -> Iterable[str]:
     if isinstance(asked, words.Query):
         if not asked.pieces:
             yield "hint: nothing to look for in this query; send words"
@@ -251,8 +291,6 @@ def _hints(asked: Asked, given: Mapping[str, Any]) -> Iterable[str]:
             yield "hint: all words have to be in one message; send fewer"
         else:
             yield f'hint: whole words count; beginnings of words: query="{asked.pieces[0].text}*"'
-    if "role" not in given:
-        yield 'hint: user and tool messages were searched; role="all" adds what the assistant said'
 
 
 def _row(db: queries.Reader, at: int, name: str, hit: Hit, asked: Asked, context: int) -> str:
