@@ -6,11 +6,12 @@ environment but PATH, a dummy key, and a proxy that refuses whatever is not loop
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,10 @@ Json = dict[str, Any]
 
 PATIENCE_S = 300.0
 MCP = "/v1/mcp/openmem"
+COMMAND = (Path(__file__).parents[2] / "deploy" / "commands" / "smart-compact.md").read_text("utf-8")
 REFUSING = "http://127.0.0.1:9"
 """A proxy that nobody serves: what a client wants of the outside world fails at once."""
-BARE = {
-    "HTTP_PROXY": REFUSING,
-    "HTTPS_PROXY": REFUSING,
-    "http_proxy": REFUSING,
-    "https_proxy": REFUSING,
+BARE = {name: REFUSING for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")} | {
     "NO_PROXY": "127.0.0.1,localhost",
     "no_proxy": "127.0.0.1,localhost",
     "LANG": "C.UTF-8",
@@ -57,70 +55,88 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """A way to run the client once: arguments with PROMPT in their midst, `{session}` and `{model}` filled in, a
+    prompt where the way itself is one, more environment, and files (under the home) that it needs."""
+
+    args: tuple[str, ...]
+    prompt: str = ""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def use(name: str, **arguments: Any) -> str:
+    """An order to the scripted model to call this tool."""
+    return f"[[use:{name} {json.dumps(arguments)}]]"
+
+
+@dataclass(frozen=True, slots=True)
 class Client:
-    """`args` for a prompt, with `{session}` for the one to go on with. `subagent` makes the arguments of the tool that
-    starts a sub-agent from its prompt; `native` are the arguments that make the client compact by itself."""
+    """`trim_at` leaves room for the client's own prompt and some exchanges. `said` reads final text and session id from
+    what a run printed, `thread` tells threads apart by a request's headers. `read` and `delegate` order the model to
+    read a file and to start a sub-agent; `reach` makes it look for the gateway's tools first, where they are put off."""
 
     name: str
     install: Install
     model: str
     trim_at: int
     set_up: Callable[[Client, Place], dict[str, str]]
-    read: Callable[[str], tuple[str, str]]
+    said: Callable[[str], tuple[str, str]]
     thread: Callable[[Json], str]
-    new: tuple[str, ...]
-    resume: tuple[str, ...]
-    fork: tuple[str, ...] = ()
-    shell: str = ""
-    agent: str = ""
-    agent_args: Callable[[str], Json] = field(default=dict)
-    search: str = "smart_compact_search"
+    new: Way
+    resume: Way
+    fork: Way
+    native: Way
+    forced: Mapping[str, Way]
+    shell: str
+    read: Callable[[Path], str]
+    delegate: Callable[[str], str]
+    reach: str = ""
 
-    def run(self, place: Place, prompt: str, how: tuple[str, ...], session: str = "", *more: str) -> Answer:
+    def run(self, place: Place, way: Way, prompt: str = "", session: str = "") -> Answer:
+        for name, text in way.files.items():
+            file = place.home / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
         environ = BARE | {"PATH": os.environ["PATH"], "HOME": str(place.home)} | self.set_up(self, place)
-        args = [one.format(session=session, model=self.model) for one in how]
-        at = args.index("PROMPT")
-        args[at : at + 1] = [*more, prompt]
-        return self._started([str(self.install.command), *args], place, environ)
-
-    def _started(self, command: list[str], place: Place, environ: dict[str, str]) -> Answer:
-        log = place.home / "client.err"
-        with log.open("ab") as err:
-            process = subprocess.Popen(
-                command, cwd=place.project, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err,
-                start_new_session=True,
-            )  # fmt: skip
-            try:
-                out = process.communicate(timeout=PATIENCE_S)[0].decode()
-            finally:
-                _end(process)
-        text, session = self.read(out)
-        return Answer(process.returncode, text, session, out)
+        args = [arg.format(session=session, model=self.model) for arg in way.args]
+        args[args.index("PROMPT")] = way.prompt or prompt
+        code, out = _finished([str(self.install.command), *args], place, environ | way.environ)
+        return Answer(code, *self.said(out), out)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """The client and whatever it left running."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
+def _finished(command: list[str], place: Place, environ: dict[str, str]) -> tuple[int, str]:
+    """Exit code and what was printed; whatever the client left running ends with it."""
+    with (place.home / "client.err").open("ab") as err:
+        process = subprocess.Popen(
+            command, cwd=place.project, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            out = process.communicate(timeout=PATIENCE_S)[0]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return process.returncode, out.decode()
 
 
-def _lines(out: str) -> Iterable[Json]:
+def _lines(out: str) -> Iterator[Json]:
     for line in out.splitlines():
         if line.startswith("{"):
             yield json.loads(line)
+
+
+def _last(found: list[Any]) -> str:
+    return str(found[-1]) if found else ""
 
 
 # --- Claude Code ------------------------------------------------------------------------------------------------
 
 
 def _claude(client: Client, place: Place) -> dict[str, str]:
-    file = place.project / ".mcp.json"
-    if not file.exists():
-        headers = {"Authorization": f"Bearer {place.key}"}
-        file.write_text(json.dumps({"mcpServers": {"openmem": {"type": "http", "url": place.gateway + MCP, "headers": headers}}}))
+    server = {"type": "http", "url": place.gateway + MCP, "headers": {"Authorization": f"Bearer {place.key}"}}
+    (place.project / ".mcp.json").write_text(json.dumps({"mcpServers": {"openmem": server}}))
     return {
         "ANTHROPIC_BASE_URL": place.gateway,
         "ANTHROPIC_AUTH_TOKEN": place.key,
@@ -128,45 +144,53 @@ def _claude(client: Client, place: Place) -> dict[str, str]:
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
         "MAX_MCP_OUTPUT_TOKENS": "50000",
-    }  # fmt: skip
+    }
 
 
 def _claude_said(out: str) -> tuple[str, str]:
     told = [line for line in _lines(out) if line.get("type") == "result"]
-    return (str(told[-1].get("result", "")), str(told[-1].get("session_id", ""))) if told else ("", "")
+    return _last([line.get("result", "") for line in told]), _last([line.get("session_id", "") for line in told])
 
 
 def _claude_thread(headers: Json) -> str:
     return f"{headers.get('x-claude-code-session-id', '')} {headers.get('x-claude-code-agent-id', '')}".strip()
 
 
-_CLAUDE_ALL = (
+_CLAUDE = (
     "-p", "PROMPT", "--output-format", "json", "--model", "{model}", "--mcp-config", ".mcp.json",
-    "--allowedTools=Bash,Read,Agent,Task,mcp__openmem",
+    "--allowedTools=Bash,Read,Agent,mcp__openmem",
 )  # fmt: skip
+_CLAUDE_ON = (*_CLAUDE, "--resume", "{session}")
+_CLAUDE_FILE = {".claude/commands/smart-compact.md": COMMAND}
+_CLAUDE_FORCED = {"command file": Way(_CLAUDE_ON, "/smart-compact", files=_CLAUDE_FILE)}
 
 
-def _claude_row(install: Install, agent: str, trim_at: int) -> Client:
+def _claude_row(install: Install, trim_at: int, forced: Mapping[str, Way], reach: str = "") -> Client:
     return Client(
-        name=f"claude-code-{install.version}",
+        name=f"{install.name}-{install.version}",
         install=install,
         model="claude-sonnet-5",
         trim_at=trim_at,
         set_up=_claude,
-        read=_claude_said,
+        said=_claude_said,
         thread=_claude_thread,
-        new=_CLAUDE_ALL,
-        resume=(*_CLAUDE_ALL, "--resume", "{session}"),
-        fork=(*_CLAUDE_ALL, "--resume", "{session}", "--fork-session"),
+        new=Way(_CLAUDE),
+        resume=Way(_CLAUDE_ON),
+        fork=Way((*_CLAUDE_ON, "--fork-session")),
+        native=Way(_CLAUDE_ON, "/compact"),
+        forced=forced,
         shell="Bash",
-        agent=agent,
-        agent_args=lambda prompt: {"description": "look", "prompt": prompt, "subagent_type": "general-purpose"},
+        read=lambda file: use("Read", file_path=str(file)),
+        delegate=lambda prompt: use(
+            "Agent", description="look", prompt=prompt, subagent_type="general-purpose", run_in_background=True
+        ),
+        reach=reach,
     )
 
 
 # --- Codex ------------------------------------------------------------------------------------------------------
 
-_CODEX = """\
+_CODEX_FILE = """\
 model = "{model}"
 model_provider = "openmem"
 approval_policy = "never"
@@ -191,95 +215,111 @@ bearer_token_env_var = "OPENMEM_KEY"
 def _codex(client: Client, place: Place) -> dict[str, str]:
     folder = place.home / ".codex"
     folder.mkdir(exist_ok=True)
-    (folder / "config.toml").write_text(_CODEX.format(model=client.model, gateway=place.gateway, mcp=MCP))
+    (folder / "config.toml").write_text(_CODEX_FILE.format(model=client.model, gateway=place.gateway, mcp=MCP))
     return {"OPENMEM_KEY": place.key}
 
 
 def _codex_said(out: str) -> tuple[str, str]:
     lines = list(_lines(out))
     said = [line["item"]["text"] for line in lines if line.get("item", {}).get("type") == "agent_message"]
-    ids = [line["thread_id"] for line in lines if "thread_id" in line]
-    return (said or [""])[-1], (ids or [""])[0]
+    return _last(said), _last([line["thread_id"] for line in lines if "thread_id" in line][:1])
 
 
-_CODEX_ALL = ("--json", "--skip-git-repo-check", "PROMPT")
+_CODEX = ("--json", "--skip-git-repo-check", "PROMPT")
+_CODEX_ON = ("exec", "resume", "{session}", *_CODEX)
+_CODEX_ROW = Client(
+    name=f"codex-{installs.CODEX.version}",
+    install=installs.CODEX,
+    model="gpt-5.5",
+    trim_at=30_000,
+    set_up=_codex,
+    said=_codex_said,
+    thread=lambda headers: str(headers.get("thread-id", "")),
+    new=Way(("exec", *_CODEX)),
+    resume=Way(_CODEX_ON),
+    fork=Way(("exec", "fork", "{session}", *_CODEX)),
+    native=Way((*_CODEX_ON[:3], "-c", "model_auto_compact_token_limit=12000", *_CODEX), "go on\n[[calls:2 size:300]]"),
+    forced={"typed": Way(_CODEX_ON, "/smart-compact")},
+    shell="exec_command",
+    read=lambda file: use("exec_command", cmd=f"cat {file}"),
+    delegate=lambda prompt: use("tool_search", query="spawn_agent sub-agent") + use("spawn_agent", message=prompt),
+    reach=use("tool_search", query="smart_compact_search"),
+)
 
 
 # --- OpenCode ---------------------------------------------------------------------------------------------------
 
 
-def _opencode(provider: str, npm: str, path: str) -> Callable[[Client, Place], dict[str, str]]:
-    def set_up(client: Client, place: Place) -> dict[str, str]:
-        remote = {"type": "remote", "url": place.gateway + MCP, "headers": {"Authorization": "Bearer {env:OPENMEM_KEY}"}}
-        model = {"name": client.model, "tool_call": True, "limit": {"context": 200_000, "output": 8_000}}
-        config = {
-            "provider": {
-                provider: {
-                    "npm": npm,
-                    "options": {"baseURL": place.gateway + path, "apiKey": "{env:OPENMEM_KEY}"},
-                    "models": {client.model: model},
-                }
-            },
-            "model": f"{provider}/{client.model}",
-            "small_model": f"{provider}/{client.model}",
-            "mcp": {"openmem": remote},
-            "autoupdate": False,
-            "share": "disabled",
-        }
-        (place.project / "opencode.json").write_text(json.dumps(config))
-        off = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS")
-        return {"OPENMEM_KEY": place.key} | {f"OPENCODE_DISABLE_{name}": "1" for name in off}
-
-    return set_up
+def _opencode_file(client: Client, place: Place, provider: str, npm: str) -> Json:
+    model = {"name": client.model, "tool_call": True, "limit": {"context": 200_000, "output": 8_000}}
+    bearer = {"Authorization": "Bearer {env:OPENMEM_KEY}"}
+    return {
+        "provider": {
+            provider: {
+                "npm": npm,
+                "options": {"baseURL": f"{place.gateway}/v1", "apiKey": "{env:OPENMEM_KEY}"},
+                "models": {client.model: model},
+            }
+        },
+        "model": f"{provider}/{client.model}",
+        "small_model": f"{provider}/{client.model}",
+        "mcp": {"openmem": {"type": "remote", "url": place.gateway + MCP, "headers": bearer}},
+        "autoupdate": False,
+        "share": "disabled",
+    }
 
 
 def _opencode_said(out: str) -> tuple[str, str]:
     lines = list(_lines(out))
     said = [line["part"]["text"] for line in lines if line.get("type") == "text"]
-    ids = [line["sessionID"] for line in lines if "sessionID" in line]
-    return (said or [""])[-1], (ids or [""])[0]
+    return _last(said), _last([line["sessionID"] for line in lines if "sessionID" in line][:1])
 
 
-_OPENCODE_ALL = ("run", "--format", "json")
+_OPENCODE = ("run", "--format", "json")
+_OPENCODE_ON = (*_OPENCODE, "--session", "{session}")
+_OPENCODE_OFF = {f"OPENCODE_DISABLE_{name}": "1" for name in ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD")}
+_OPENCODE_FILE = {".config/opencode/command/smart-compact.md": "/smart-compact\n"}
 
 
-def _opencode_row(name: str, model: str, provider: str, npm: str, trim_at: int) -> Client:
+def _opencode_row(name: str, model: str, provider: str, npm: str) -> Client:
+    def set_up(client: Client, place: Place) -> dict[str, str]:
+        (place.project / "opencode.json").write_text(json.dumps(_opencode_file(client, place, provider, npm)))
+        return {"OPENMEM_KEY": place.key, **_OPENCODE_OFF}
+
+    small = {"provider": {provider: {"models": {model: {"limit": {"context": 20_000, "output": 8_000}}}}}}
     return Client(
         name=f"opencode-{installs.OPENCODE.version}-{name}",
         install=installs.OPENCODE,
         model=model,
-        trim_at=trim_at,
-        set_up=_opencode(provider, npm, "/v1"),
-        read=_opencode_said,
+        trim_at=30_000,
+        set_up=set_up,
+        said=_opencode_said,
         thread=lambda headers: str(headers.get("x-session-id", "")),
-        new=(*_OPENCODE_ALL, "PROMPT"),
-        resume=(*_OPENCODE_ALL, "--session", "{session}", "PROMPT"),
-        fork=(*_OPENCODE_ALL, "--session", "{session}", "--fork", "PROMPT"),
+        new=Way((*_OPENCODE, "PROMPT")),
+        resume=Way((*_OPENCODE_ON, "PROMPT")),
+        fork=Way((*_OPENCODE_ON, "--fork", "PROMPT")),
+        native=Way(
+            (*_OPENCODE_ON, "PROMPT"),
+            "go on\n[[calls:2 size:300]]",
+            environ={"OPENCODE_CONFIG_CONTENT": json.dumps(small)},
+        ),
+        forced={
+            "typed": Way((*_OPENCODE_ON, "PROMPT"), "/smart-compact"),
+            "command file": Way(
+                (*_OPENCODE_ON, "--command", "smart-compact", "PROMPT"), "now", files=_OPENCODE_FILE
+            ),
+        },
         shell="bash",
-        agent="task",
-        agent_args=lambda prompt: {"description": "look", "prompt": prompt, "subagent_type": "general"},
+        read=lambda file: use("read", filePath=str(file)),
+        delegate=lambda prompt: use("task", description="look", prompt=prompt, subagent_type="general"),
     )
 
 
 CLIENTS = (
-    _claude_row(installs.CLAUDE_OLD, "Agent", 50_000),
-    _claude_row(installs.CLAUDE_NEW, "Agent", 40_000),
-    Client(
-        name=f"codex-{installs.CODEX.version}",
-        install=installs.CODEX,
-        model="gpt-5.5",
-        trim_at=20_000,
-        set_up=_codex,
-        read=_codex_said,
-        thread=lambda headers: str(headers.get("thread-id", "")),
-        new=("exec", *_CODEX_ALL),
-        resume=("exec", "resume", "{session}", *_CODEX_ALL),
-        fork=("exec", "fork", "{session}", *_CODEX_ALL),
-        shell="exec_command",
-        agent="spawn_agent",
-        agent_args=lambda prompt: {"message": prompt},
-    ),
-    _opencode_row("anthropic", "claude-sonnet-5", "anthropic", "@ai-sdk/anthropic", 22_000),
-    _opencode_row("openai-compatible", "kit", "local", "@ai-sdk/openai-compatible", 22_000),
-    _opencode_row("openai", "gpt-5.5", "openai", "@ai-sdk/openai", 22_000),
+    _claude_row(installs.CLAUDE_OLD, 50_000, _CLAUDE_FORCED, use("Bash", command="sleep 1", description="wait")),
+    _claude_row(installs.CLAUDE_NEW, 40_000, {"typed": Way(_CLAUDE_ON, "/smart-compact"), **_CLAUDE_FORCED}),
+    _CODEX_ROW,
+    _opencode_row("anthropic", "claude-sonnet-5", "anthropic", "@ai-sdk/anthropic"),
+    _opencode_row("openai-compatible", "kit", "local", "@ai-sdk/openai-compatible"),
+    _opencode_row("openai", "gpt-5.5", "openai", "@ai-sdk/openai"),
 )
