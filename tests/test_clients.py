@@ -8,23 +8,20 @@ The provider plays the model: markers in the prompts drive the clients' own tool
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.clients.drivers import CLIENTS, Client, use
-from tests.clients.session import Noted, Session, noting, shown
+from tests.clients.session import Noted, Session, noting, rewritten, shown
 from tests.gateway import Gateway
 
 pytestmark = pytest.mark.clients
 
 CODE = "7f3a-kit-91"
 """What a file says that the client reads early and is asked for late."""
-QUIET = "[[calls:0]]"
-DEAF = re.compile(r"Result: .*total_matches: [1-9]", re.DOTALL)
+FORMS = sorted({form for client in CLIENTS for form in client.forced})
 
 
 @pytest.fixture(scope="module", params=CLIENTS, ids=lambda client: client.name)
@@ -62,4 +59,54 @@ def test_a_long_session_over_resumes_and_a_restart_finds_what_left_it(session: S
     assert CODE not in shown(first.sent, first.note["route"])
     assert CODE in answer.text
     assert len(session.threads()) == 1
+    session.holds()
+
+
+def test_a_sub_agent_beside_the_main_one_is_a_thread_of_its_own(session: Session) -> None:
+    client = session.client
+    theirs = f"tag-sub Look around.\n[[calls:9 size:6000 tool:{client.shell}]]"
+    session.work("tag-main Please begin.", 12, client.delegate(theirs))
+    session.work("Go on.", 2)
+    threads = session.threads()
+    assert len(threads) == 2
+    main, sub = (next(turns for turns in threads.values() if turns[0].note["tag"] == tag) for tag in ("tag-main", "tag-sub"))
+    assert len(sub) >= 9
+    assert {turn.note["tag"] for turn in sub} == {"tag-sub"}
+    assert {turn.note["tag"] for turn in main} == {"tag-main"}
+    assert session.events("trim")
+    session.holds()
+
+
+def test_the_client_s_own_compaction_in_mid_session(session: Session) -> None:
+    session.work("Please begin.", 8)
+    asked = len(session.turns())
+    session.provider.order({"answers": [{"text": "Summary: numbers were counted."}]})
+    session.say(way=session.client.native)
+    session.provider.orders.answers.clear()
+    session.work("Go on.", 8)
+    turns = session.turns()[asked - 1 :]
+    assert any(rewritten(a.asked, b.asked, a.note["route"]) for a, b in zip(turns, turns[1:], strict=False))
+    session.holds()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_person_asks_for_a_trim(session: Session, form: str) -> None:
+    if form not in session.client.forced:
+        pytest.skip("the client sends nothing for this form")
+    session.work("Please begin.", 5)
+    before = session.turns()[-1].note["prompt_tokens"]
+    session.say(way=session.client.forced[form])
+    assert session.turns()[-1].note["prompt_tokens"] < before - 5000
+    session.work("Go on.", 2)
+    assert [event["reason"] for event in session.events("trim")] == ["forced"]
+    session.holds()
+
+
+def test_a_fork_goes_on_from_what_its_parent_was_sent(session: Session) -> None:
+    session.work("Please begin.", 8)
+    assert session.events("trim")
+    parent = session.turns()[-1]
+    session.say("Another way.\n[[calls:2 size:300]]", session.client.fork)
+    fork = next(turn for turn in session.turns() if turn.thread != parent.thread)
+    assert not rewritten(parent.sent, fork.sent, parent.note["route"])
     session.holds()
