@@ -26,7 +26,7 @@ MCP = "/v1/mcp/openmem"
 COMMAND = (Path(__file__).parents[2] / "deploy" / "commands" / "smart-compact.md").read_text("utf-8")
 REFUSING = "http://127.0.0.1:9"
 """A proxy that nobody serves: what a client wants of the outside world fails at once."""
-BARE = {name: REFUSING for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")} | {
+BARE = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), REFUSING) | {
     "NO_PROXY": "127.0.0.1,localhost",
     "no_proxy": "127.0.0.1,localhost",
     "LANG": "C.UTF-8",
@@ -74,7 +74,7 @@ def use(name: str, **arguments: Any) -> str:
 class Client:
     """`trim_at` leaves room for the client's own prompt and some exchanges. `said` reads final text and session id from
     what a run printed, `thread` tells threads apart by a request's headers. `read` and `delegate` order the model to
-    read a file and to start a sub-agent; `reach` makes it look for the gateway's tools first, where they are put off."""
+    read a file and to start a sub-agent; `reach` makes it look for the gateway's tools, where they are put off."""
 
     name: str
     install: Install
@@ -190,7 +190,7 @@ def _claude_row(install: Install, trim_at: int, forced: Mapping[str, Way], reach
 
 # --- Codex ------------------------------------------------------------------------------------------------------
 
-_CODEX_FILE = """\
+CODEX_FILE = """\
 model = "{model}"
 model_provider = "openmem"
 approval_policy = "never"
@@ -215,7 +215,7 @@ bearer_token_env_var = "OPENMEM_KEY"
 def _codex(client: Client, place: Place) -> dict[str, str]:
     folder = place.home / ".codex"
     folder.mkdir(exist_ok=True)
-    (folder / "config.toml").write_text(_CODEX_FILE.format(model=client.model, gateway=place.gateway, mcp=MCP))
+    (folder / "config.toml").write_text(CODEX_FILE.format(model=client.model, gateway=place.gateway, mcp=MCP))
     return {"OPENMEM_KEY": place.key}
 
 
@@ -250,7 +250,7 @@ _CODEX_ROW = Client(
 # --- OpenCode ---------------------------------------------------------------------------------------------------
 
 
-def _opencode_file(client: Client, place: Place, provider: str, npm: str) -> Json:
+def opencode_file(client: Client, place: Place, provider: str, npm: str) -> Json:
     model = {"name": client.model, "tool_call": True, "limit": {"context": 200_000, "output": 8_000}}
     bearer = {"Authorization": "Bearer {env:OPENMEM_KEY}"}
     return {
@@ -283,7 +283,7 @@ _OPENCODE_FILE = {".config/opencode/command/smart-compact.md": "/smart-compact\n
 
 def _opencode_row(name: str, model: str, provider: str, npm: str) -> Client:
     def set_up(client: Client, place: Place) -> dict[str, str]:
-        (place.project / "opencode.json").write_text(json.dumps(_opencode_file(client, place, provider, npm)))
+        (place.project / "opencode.json").write_text(json.dumps(opencode_file(client, place, provider, npm)))
         return {"OPENMEM_KEY": place.key, **_OPENCODE_OFF}
 
     small = {"provider": {provider: {"models": {model: {"limit": {"context": 20_000, "output": 8_000}}}}}}
@@ -305,9 +305,7 @@ def _opencode_row(name: str, model: str, provider: str, npm: str) -> Client:
         ),
         forced={
             "typed": Way((*_OPENCODE_ON, "PROMPT"), "/smart-compact"),
-            "command file": Way(
-                (*_OPENCODE_ON, "--command", "smart-compact", "PROMPT"), "now", files=_OPENCODE_FILE
-            ),
+            "command file": Way((*_OPENCODE_ON, "--command", "smart-compact", "PROMPT"), "now", files=_OPENCODE_FILE),
         },
         shell="bash",
         read=lambda file: use("read", filePath=str(file)),

@@ -1,7 +1,4 @@
-"""The agents that people use, in the versions that the suite runs, in a folder of the checkout.
-
-    python -m tests.clients.installs        installs what is missing, with npm
-"""
+"""The agents that people use, in the versions that the suite runs, in a folder of the checkout."""
 
 from __future__ import annotations
 
@@ -46,15 +43,3 @@ CLAUDE_OLD = Install("claude-code", "2.1.197", "@anthropic-ai/claude-code", "cla
 CLAUDE_NEW = Install("claude-code", "2.1.332", "@anthropic-ai/claude-code", "claude")
 CODEX = Install("codex", "0.171.0", "@openai/codex", "codex")
 OPENCODE = Install("opencode", "1.18.33", "opencode-ai", "opencode")
-INSTALLS = (CLAUDE_OLD, CLAUDE_NEW, CODEX, OPENCODE)
-
-
-def main() -> None:
-    for one in INSTALLS:
-        if one.missing():
-            print(f"installing {one.package}@{one.version}", flush=True)
-            one.install()
-
-
-if __name__ == "__main__":
-    main()

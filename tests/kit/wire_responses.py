@@ -127,7 +127,13 @@ def _call(call: Call) -> Json:
     shared = {"call_id": f"call_{call.id}", "name": call.name, "status": "completed"}
     if call.search:
         del shared["name"]
-        return {"id": f"tsc_{call.id}", "type": "tool_search_call", "execution": "client", **shared, "arguments": call.arguments}
+        return {
+            "id": f"tsc_{call.id}",
+            "type": "tool_search_call",
+            "execution": "client",
+            **shared,
+            "arguments": call.arguments,
+        }
     if call.namespace:
         shared["namespace"] = call.namespace
     if call.custom:
