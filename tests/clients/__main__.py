@@ -2,7 +2,8 @@
 
     python -m tests.clients [NAME ...]      all rows, or those whose names begin so: claude-code-2.1.332, codex
 
-Results of rows that ran whole go into `results.json` and from there into docs/clients.md; those of others stay.
+Options are pytest's. Results of rows that ran whole go into `results.json` and from there into docs/clients.md; those
+of others stay.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Collector:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.clients", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME")
-    names = tuple(parser.parse_args().names)
+    given, options = parser.parse_known_args()
+    names = tuple(given.names)
     wanted = [client for client in CLIENTS if not names or client.name.startswith(names)]
     if not wanted:
         parser.error(f"the clients are: {', '.join(client.name for client in CLIENTS)}")
@@ -43,7 +45,7 @@ def main() -> int:
         install.install()
     collector = Collector()
     chosen = " or ".join(client.name for client in wanted)
-    code = pytest.main([str(SUITE), "-m", "clients", "-k", chosen], plugins=[collector])
+    code = pytest.main([str(SUITE), "-m", "clients", "-k", chosen, *options], plugins=[collector])
     page.write(collector.found)
     return int(code)
 

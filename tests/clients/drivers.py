@@ -101,7 +101,7 @@ class Client:
         environ = BARE | {"PATH": os.environ["PATH"], "HOME": str(place.home)} | self.set_up(self, place)
         args = [arg.format(session=session, model=self.model) for arg in way.args]
         args[args.index("PROMPT")] = way.prompt or prompt
-        code, out = _finished([str(self.install.command), *args], place, environ | way.environ)
+        code, out = _finished([str(self.install.command), *args], place, {**environ, **way.environ})
         return Answer(code, *self.said(out), out)
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from .drivers import CLIENTS
 
@@ -34,7 +35,10 @@ def check_of(test: str) -> tuple[str, str]:
 
 
 def read() -> tuple[str, Results]:
-    held = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {"litellm": "", "clients": {}}
+    """LiteLLM's version, and the results."""
+    held: dict[str, Any] = (
+        json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {"litellm": "", "clients": {}}
+    )
     return held["litellm"], held["clients"]
 
 
@@ -43,13 +47,17 @@ def write(found: Results) -> None:
     results = read()[1] | {client: checks for client, checks in found.items() if set(checks) == set(CHECKS)}
     results = {client.name: results[client.name] for client in CLIENTS if client.name in results}
     RESULTS.write_text(json.dumps({"litellm": version("litellm"), "clients": results}, indent=1) + "\n", "utf-8")
-    page = DOCS.read_text("utf-8")
-    DOCS.write_text(page.replace(written(page), table(*read())), "utf-8")
+    before, _, after = _parts()
+    DOCS.write_text(before + BEGIN + table(*read()) + END + after, "utf-8")
 
 
-def written(page: str) -> str:
+def written() -> str:
     """The part of the page that this module writes."""
-    return re.split(f"{BEGIN}|{END}", page)[1]
+    return _parts()[1]
+
+
+def _parts() -> list[str]:
+    return re.split(f"{BEGIN}|{END}", DOCS.read_text("utf-8"))
 
 
 def table(litellm: str, results: Results) -> str:
