@@ -37,7 +37,7 @@ class Record(CustomLogger):
             call = data["litellm_call_id"]
             body = {key: value for key, value in asked["body"].items() if not key.startswith("litellm_")}
             with Path(__file__).with_name("asked.jsonl").open("a") as file:
-                file.write(json.dumps({"call": call, "headers": dict(asked["headers"]), "body": body}) + "\\n")
+                file.write(json.dumps({"call": call, "headers": dict(asked["headers"]), "body": body}, default=str) + "\\n")
             data["extra_headers"] = {**(data.get("extra_headers") or {}), "x-kit-call": call}
         return data
 
