@@ -141,8 +141,7 @@ def _claude(client: Client, place: Place) -> dict[str, str]:
         "ANTHROPIC_BASE_URL": place.gateway,
         "ANTHROPIC_AUTH_TOKEN": place.key,
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": "claude-haiku-4-5",
-        "DISABLE_TELEMETRY": "1",
-        "DISABLE_ERROR_REPORTING": "1",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
         "MAX_MCP_OUTPUT_TOKENS": "50000",
     }
