@@ -286,7 +286,9 @@ def _opencode_row(name: str, model: str, provider: str, npm: str) -> Client:
         (place.project / "opencode.json").write_text(json.dumps(opencode_file(client, place, provider, npm)))
         return {"OPENMEM_KEY": place.key, **_OPENCODE_OFF}
 
-    small = {"provider": {provider: {"models": {model: {"limit": {"context": 20_000, "output": 8_000}}}}}}
+    small = {
+        "provider": {provider: {"models": {model: {"limit": {"context": 20_000, "input": 20_000, "output": 8_000}}}}}
+    }
     return Client(
         name=f"opencode-{installs.OPENCODE.version}-{name}",
         install=installs.OPENCODE,
