@@ -36,8 +36,9 @@ class Record(CustomLogger):
         if asked and call_type in {"anthropic_messages", "acompletion", "aresponses"}:
             call = data["litellm_call_id"]
             body = {key: value for key, value in asked["body"].items() if not key.startswith("litellm_")}
+            line = {"call": call, "headers": dict(asked["headers"]), "body": body}
             with Path(__file__).with_name("asked.jsonl").open("a") as file:
-                file.write(json.dumps({"call": call, "headers": dict(asked["headers"]), "body": body}, default=str) + "\\n")
+                file.write(json.dumps(line, default=str) + "\\n")
             data["extra_headers"] = {**(data.get("extra_headers") or {}), "x-kit-call": call}
         return data
 
