@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then command -v "$$p"; break; fi; done)
 EXAMPLES ?= 3000
 
-.PHONY: help setup demo serve test check format laws bench clean
+.PHONY: help setup demo serve test clients check format laws bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sort | sed -E 's/:.*##[[:space:]]*/|/' | \
@@ -24,6 +24,9 @@ serve: $(READY)  ## run the gateway on 127.0.0.1:4000 with litellm_config.yaml (
 test: check  ## format, lint, types, import contracts, all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not e2e" $(ARGS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m e2e $(ARGS)
+
+clients: $(READY)  ## install the agents that people use with npm and run them through the gateway (ARGS=codex: only that one)
+	$(BIN)/python -m tests.clients $(ARGS)
 
 check: $(READY)  ## what `make test` runs before the tests
 	$(BIN)/ruff format --check .
@@ -45,7 +48,7 @@ bench: $(READY)  ## measure speed, disk, memory, estimates and recall
 setup: $(READY)  ## only set up .venv
 
 clean:  ## remove .venv and everything else that make put into this folder
-	rm -rf $(VENV) .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .clients .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Some systems ship Python without ensurepip: then the pip beside it fills the new environment.

@@ -19,6 +19,12 @@ from openmem_hook.gateway.watch import Watch
 
 pytest_plugins = ["tests.gateway", "tests.followed"]
 
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Installed agents run on demand only: `-m clients`."""
+    return True if collection_path.name == "test_clients.py" and "clients" not in config.option.markexpr else None
+
+
 CALL_TYPES = {"anthropic": "anthropic_messages", "chat": "acompletion", "responses": "aresponses"}
 
 

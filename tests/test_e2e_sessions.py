@@ -31,3 +31,12 @@ async def test_a_trimmed_session_stays_legal_when_the_gateway_translates_it(foll
     session.bounded()
     session.kept()
     assert session.events("trim")
+
+
+async def test_a_client_that_speaks_as_system_behind_every_result(follow) -> None:
+    session = follow("claude", "tag-told", mid_system=True)
+    await session.turns(4)
+    session.holds()
+    assert len(session.events("trim")) >= 2
+    roles = [message["role"] for message in session.agent.bodies[-1]["messages"]]
+    assert roles.count("system") > roles.count("user") / 2

@@ -69,6 +69,13 @@ def test_opaque_text_counts_by_its_length() -> None:
     assert long - short == 1000
 
 
+def test_a_parameter_of_a_tool_may_be_called_type() -> None:
+    offered = responses.tool("spawn")
+    offered["parameters"] = {"type": "object", "properties": {"type": {"type": "string"}}}
+    found = {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": [offered]}
+    assert prompt_tokens(responses.body(responses.user("x"), found), "responses") > 0
+
+
 def test_the_second_count_of_a_large_history_is_cheap() -> None:
     large = session("anthropic", turns=4, exchanges=20, size=10_000, seed="cheap")
     prompt_tokens(large, "anthropic")

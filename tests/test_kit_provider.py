@@ -295,6 +295,26 @@ async def test_a_use_marker_calls_that_tool_and_quotes_its_result(http: httpx.As
     assert "alpha is 42" in last["text"]
 
 
+async def test_the_model_looks_for_a_tool_and_calls_it_where_it_was_found(http: httpx.AsyncClient) -> None:
+    """As long as the request shows what the search found; the search itself is an item of its own kind."""
+    find = {"type": "tool_search", "execution": "client", "parameters": {"type": "object", "properties": {}}}
+    said = [responses.user('go [[use:tool_search {"query": "search"}]][[use:smart_search {"query": "alpha"}]]')]
+    first = (await post(http, "responses", responses.body(*said, tools=[find]))).json()["output"]
+    search = first[-1]
+    assert (search["type"], search["arguments"]) == ("tool_search_call", {"query": "search"})
+    found = {
+        "type": "namespace",
+        "name": "mcp__kit",
+        "tools": [responses.tool("smart_search") | {"defer_loading": True}],
+    }
+    said += [
+        *first,
+        {"type": "tool_search_output", "call_id": search["call_id"], "execution": "client", "tools": [found]},
+    ]
+    call = (await post(http, "responses", responses.body(*said, tools=[find]))).json()["output"][-1]
+    assert (call["type"], call["namespace"], call["name"]) == ("function_call", "mcp__kit", "smart_search")
+
+
 def test_markers_count_only_in_the_last_line() -> None:
     assert plan_of("old [[calls:9]]\nnew words") is None
     assert plan_of("old [[calls:9]]\nnew [[calls:2]]\n").calls == 2  # type: ignore[union-attr]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import sqlite3
 import subprocess
+import tomllib
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +17,8 @@ import yaml
 
 from openmem_hook import config
 from openmem_hook.gateway.hook import ContextHook
+from tests.clients import drivers
+from tests.clients import page as clients_page
 from tests.conftest import make_key
 
 REPO = Path(__file__).parent.parent
@@ -55,6 +59,7 @@ def test_the_readme_has_the_three_commands_and_nothing_that_is_not_tested_here()
         ("make demo", "exec .venv/bin/python -m demo"),
         ("make serve", "exec .venv/bin/openmem serve"),
         ("make test", ".venv/bin/python -m pytest"),
+        ("make clients", ".venv/bin/python -m tests.clients"),
         ("make laws", "OPENMEM_LAWS_EXAMPLES=3000 .venv/bin/python -m pytest -n 2 --dist worksteal -m laws"),
         ("make bench", "exec .venv/bin/python -m tests.bench"),
         ("make clean", "rm -rf .venv"),
@@ -175,3 +180,20 @@ def test_every_link_leads_somewhere(document: Path) -> None:
         target = (document.parent / name) if name else document
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+# --- clients ------------------------------------------------------------------------------------------------
+
+
+def test_the_clients_page_shows_the_recorded_results() -> None:
+    assert clients_page.written() == clients_page.table(*clients_page.read()), "make clients writes it anew"
+
+
+def test_the_clients_page_sets_clients_up_as_the_suite_does() -> None:
+    text = clients_page.DOCS.read_text("utf-8")
+    codex, opencode = (tomllib.loads(blocks(text, "toml")[0]), json.loads(blocks(text, "json")[0]))
+    place = drivers.Place(Path(), Path(), "http://127.0.0.1:4000", "")
+    row = next(client for client in drivers.CLIENTS if client.model == "kit")
+    ran = tomllib.loads(drivers.CODEX_FILE.format(model="gpt-5.5", gateway=place.gateway, mcp=drivers.MCP))
+    assert codex.items() <= ran.items()
+    assert opencode.items() <= drivers.opencode_file(row, place, "local", "@ai-sdk/openai-compatible").items()

@@ -72,9 +72,12 @@ class ClaudeCode(Agent):
     def typed(self, words: str) -> list[Json]:
         blocks = [text(words)] if self.history else [reminder("Be brief."), text(words)]
         made: list[Json] = [{"role": "user", "content": blocks}]
-        if self.mid_system and not self.history:
-            made.append({"role": "system", "content": [text(prose(600, "skills"))]})
-        return made
+        return made + self._told(600 if not self.history else 60)
+
+    def _told(self, chars: int) -> list[Json]:
+        """Newer versions say what they have to say in a message of its own behind each typed one and each result."""
+        words = prose(chars, "told", len(self.history))
+        return [{"role": "system", "content": [reminder(words)]}] if self.mid_system else []
 
     def is_typed(self, message: Json) -> bool:
         return bool(message["role"] == "user" and message["content"][0].get("type") != "tool_result")
@@ -89,7 +92,7 @@ class ClaudeCode(Agent):
             output = self.run(call["name"], call["input"])
             content: Any = [text(output)] if at % 2 else output
             made.append({"type": "tool_result", "tool_use_id": call["id"], "content": content})
-        return [{"role": "user", "content": made[::-1]}] if made else []
+        return [{"role": "user", "content": made[::-1]}, *self._told(60)] if made else []
 
     def text_of(self, answer: Json) -> str:
         return "".join(block["text"] for block in answer["content"] if block["type"] == "text")
@@ -103,7 +106,7 @@ class ClaudeCode(Agent):
 
 def _plain(message: Json) -> Json:
     content = message["content"]
-    if message["role"] == "user" and len(content) == 1 and content[0]["type"] == "text":
+    if message["role"] != "assistant" and len(content) == 1 and content[0]["type"] == "text":
         return {**message, "content": content[0]["text"]}
     return message
 

@@ -56,12 +56,15 @@ QUOTED_CHARS = 400
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`arguments` is an object, or text for a custom tool."""
+    """`arguments` is an object, or text for a custom tool. `search` looks for tools that were not offered whole, and
+    `namespace` is where such a tool was found."""
 
     id: str
     name: str
     arguments: Any
     custom: bool = False
+    namespace: str = ""
+    search: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,8 @@ def _calls(seen: Situation, plan: Plan, serial: str) -> tuple[Call, ...]:
     if seen.step < len(plan.uses):
         name, arguments = plan.uses[seen.step]
         tool = _named(seen.tools, name) or Tool(name, {})
-        return (Call(f"s_s{seen.step}p0_{serial}", tool.name, arguments),)
+        call = Call(f"s_s{seen.step}p0_{serial}", tool.name, arguments)
+        return (replace(call, namespace=tool.namespace, search=tool.search),)
     tool = (_named(seen.tools, plan.tool) if plan.tool else None) or _favourite(seen.tools)
     return tuple(
         Call(f"k_s{seen.step}p{at}_{serial}", tool.name, _arguments(tool, plan, seen.step, at), tool.custom)

@@ -7,7 +7,7 @@ from the newest call's id instead, which the kit's own model numbers (`…_s3p0_
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +25,13 @@ _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """`custom` tools take free text (Responses), the others an object that fits `schema`."""
+    """`custom` tools take free text (Responses), the others an object that fits `schema`; see `script.Call`."""
 
     name: str
     schema: dict[str, Any]
     custom: bool = False
+    namespace: str = ""
+    search: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ def situation(body: Body, fmt: Format) -> Situation:
     count = len(items_of(body)) if fmt == "responses" else len(body.get("messages") or [])
     thinking, must = _thinking(body, fmt)
     searches = any(str(tool.get("type", "")).startswith("web_search") for tool in body.get("tools") or [])
-    return Situation(typed, _step(calls), result, tuple(_tools(body)), count, thinking, must, searches)
+    offered = [*(body.get("tools") or []), *(_found(body) if fmt == "responses" else ())]
+    return Situation(typed, _step(calls), result, tuple(_tools(offered)), count, thinking, must, searches)
 
 
 def _step(calls: list[str]) -> int:
@@ -92,17 +95,26 @@ def _thinking(body: Body, fmt: Format) -> tuple[str, bool]:
     return "", False
 
 
-def _tools(body: Body) -> Iterator[Tool]:
-    for tool in body.get("tools") or []:
+def _found(body: Body) -> Iterator[Body]:
+    """Tools that searches told of, as long as they are in the request."""
+    for item in items_of(body):
+        if kind_of(item) == "tool_search_output":
+            yield from item.get("tools") or []
+
+
+def _tools(offered: Iterable[Body], namespace: str = "") -> Iterator[Tool]:
+    for tool in offered:
         if tool.get("type") == "namespace":
-            yield from _tools(tool)
+            yield from _tools(tool.get("tools") or [], str(tool.get("name", "")))
+        elif tool.get("type") == "tool_search":
+            yield Tool("tool_search", tool.get("parameters") or {}, search=True)
         elif tool.get("type") == "custom" and "input_schema" not in tool:
             yield Tool(str(tool.get("name", "")), {}, custom=True)
         else:
             held = tool.get("function", tool)
             schema = held.get("input_schema") or held.get("parameters")
-            if held.get("name") and isinstance(schema, dict) and not tool.get("defer_loading"):
-                yield Tool(str(held["name"]), schema)
+            if held.get("name") and isinstance(schema, dict) and (namespace or not tool.get("defer_loading")):
+                yield Tool(str(held["name"]), schema, namespace=namespace)
 
 
 def _words(text: object) -> str:

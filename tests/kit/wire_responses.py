@@ -87,7 +87,7 @@ def _empty(item: Json) -> Json:
     """An item as it is announced, before anything has filled it."""
     started = {**item, "status": "in_progress"} if "status" in item else dict(item)
     for key, nothing in (("content", []), ("arguments", ""), ("input", "")):
-        if key in item:
+        if isinstance(item.get(key), type(nothing)):
             started[key] = nothing
     return started
 
@@ -126,6 +126,17 @@ def _reasoning(body: Json, serial: str, issued: Issued) -> Json:
 
 def _call(call: Call) -> Json:
     shared = {"call_id": f"call_{call.id}", "name": call.name, "status": "completed"}
+    if call.search:
+        del shared["name"]
+        return {
+            "id": f"tsc_{call.id}",
+            "type": "tool_search_call",
+            "execution": "client",
+            **shared,
+            "arguments": call.arguments,
+        }
+    if call.namespace:
+        shared["namespace"] = call.namespace
     if call.custom:
         return {"id": f"ctc_{call.id}", "type": "custom_tool_call", **shared, "input": call.arguments}
     held = call.arguments if isinstance(call.arguments, str) else orjson.dumps(call.arguments).decode()

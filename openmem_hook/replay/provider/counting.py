@@ -143,7 +143,7 @@ def _opaque_tokens(value: Any) -> int:
         return sum(_opaque_tokens(inner) for inner in value)
     if not isinstance(value, dict):
         return 0
-    if value.get("type") in MEDIA_TYPES:
+    if str(value.get("type")) in MEDIA_TYPES:
         return MEDIA_TOKENS
     held = [inner for key, inner in value.items() if key in OPAQUE_KEYS and isinstance(inner, str)]
     return sum(len(text) // 4 for text in held) + sum(_opaque_tokens(inner) for inner in value.values())
