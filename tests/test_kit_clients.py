@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from openmem_hook.replay.provider.counting import prompt_tokens
+from openmem_hook.replay.provider.prompt_cache import AnthropicCache
 from tests.clients import session as clients
 from tests.clients.drivers import CLIENTS
 from tests.clients.session import Session, Turn
 from tests.kit import builders as a
-from tests.kit.counting import prompt_tokens
-from tests.kit.prompt_cache import AnthropicCache
 from tests.walk import normal
 
 CALLS = [f"k_s{step}p0_abc0n{step}" for step in range(3)]
