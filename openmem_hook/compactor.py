@@ -199,6 +199,9 @@ class Compactor:
             return self._without_store(request, history)
         if not request.may_edit and self._is_strange(folder, name, history):
             return Outcome(request.body)
+        if _auxiliary(history, None) and not self.pool.session_path(folder, name).exists():
+            self._expect_plain(request)  # a title alone makes no session
+            return Outcome(request.body)
         live = self.pool.session(folder, name)
         with live.used():
             return self._with_session(request, history, live, ticket, started)
@@ -219,8 +222,16 @@ class Compactor:
         derived = derived_id(history)
         return folder, None if derived is None else names.session_name(request.tenant, derived)
 
+    def _expect_plain(self, request: Request, session: str = "") -> None:
+        """A request that is no part of a thread has a usage record too."""
+        if request.call_id:
+            about = {"agent": request.agent, "format": request.adapter.name}
+            pending = Pending(names.tenant_folder(request.tenant), session, None, request.model, details=about)
+            self.recorder.expect(request.call_id, pending)
+
     def _without_store(self, request: Request, history: History) -> Outcome:
         """The first request of a conversation without an id: nothing to keep yet that the next won't bring."""
+        self._expect_plain(request)
         note = _note(request) if history.has_tools else 0
         if not note:
             return Outcome(request.body)
@@ -467,6 +478,7 @@ class Compactor:
 
     def _replayed_aside(self, request: Request, history: History, live: Live | None) -> Outcome:
         """A title, a probe or a client's own compaction: untouched, but for edits it can't fit without."""
+        self._expect_plain(request, "" if live is None else live.name)
         if live is None or not (live.state.cuts or live.state.swaps):
             return Outcome(request.body)
         known = _known(live.state, tokens.starting(request.model), 0.0, request.model)

@@ -32,12 +32,12 @@ OWED = 16
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What the success hook needs to learn from a response; no sample of a request that went out undecided.
-    `tenant` and `session` are the store's names for them."""
+    """What the success hook needs to learn from a response; no sample of a request that went out undecided, no thread
+    of one that is part of none. `tenant` and `session` are the store's names for them, `session` "" for none."""
 
     tenant: str
     session: str
-    thread: Thread
+    thread: Thread | None
     model: str
     sample: Sample | None = None
     new_cut: bool = False
@@ -130,18 +130,23 @@ class Recorder:
     def _report(self, pending: Pending, usage: Usage) -> None:
         now, learned = self.clock(), Learned()
         event = Event("usage", _usage_data(pending, usage))
+        if pending.session:
+            learned = self._into_session(pending, usage, event, now)
+        rates = self._learned_rates(pending, learned)
+        lane = None if pending.thread is None else _lane(pending.layout)
+        told = (pending.session, [event], now, rates, lane, pending.model)
+        self.pool.consult(pending.tenant, lambda cat: catalog.record(cat, *told), None)
+
+    def _into_session(self, pending: Pending, usage: Usage, event: Event, now: float) -> Learned:
         live = self.pool.session(pending.tenant, pending.session)
         with live.used() as db:
-            if pending.sample is None:
+            if pending.sample is None or pending.thread is None:
                 sessions.add_events(db, [event], now)
-            else:
-                learned = learn(pending.sample, live.state.reports, usage.prompt_tokens)
-                report = _usage_write(pending, pending.sample, usage, learned, event, now)
-                sessions.record_usage(db, live.state, report)
-        rates = self._learned_rates(pending, learned)
-        lane = "1h" if "1h" in pending.layout else ("5m" if pending.layout else "")
-        told = (live.name, [event], now, rates, lane, pending.model)
-        self.pool.consult(live.tenant, lambda cat: catalog.record(cat, *told), None)
+                return Learned()
+            learned = learn(pending.sample, live.state.reports, usage.prompt_tokens)
+            report = _usage_write(pending.sample, pending.thread.id, usage, learned, event, now)
+            sessions.record_usage(db, live.state, report)
+            return learned
 
     def _learned_rates(self, pending: Pending, learned: Learned) -> dict[str, str]:
         if learned.calibration is None:
@@ -155,7 +160,7 @@ def _usage_data(pending: Pending, usage: Usage) -> dict[str, Any]:
         **pending.details,
         **usage.as_data(),
         "model": pending.model,
-        "thread": pending.thread.name,
+        "thread": "" if pending.thread is None else pending.thread.name,
         "estimate": None if pending.estimate is None else round(pending.estimate),
         "cut": "" if pending.sample is None else pending.sample.cut,
         "new_cut": pending.new_cut,
@@ -163,9 +168,12 @@ def _usage_data(pending: Pending, usage: Usage) -> dict[str, Any]:
     }
 
 
-def _usage_write(
-    pending: Pending, sample: Sample, usage: Usage, learned: Learned, event: Event, now: float
-) -> UsageWrite:
+def _lane(layout: str) -> str:
+    """Where a provider keeps what these breakpoints marked: for an hour, for five minutes, or nowhere that we know."""
+    return "1h" if "1h" in layout else ("5m" if layout else "")
+
+
+def _usage_write(sample: Sample, thread: int, usage: Usage, learned: Learned, event: Event, now: float) -> UsageWrite:
     """Filed under a name of its own: clients may choose call ids, and use one again."""
     return UsageWrite(
         call_id=secrets.token_hex(8),
@@ -175,7 +183,7 @@ def _usage_write(
         overhead=sample.scale.steady_overhead(sample.history),
         family_rate=sample.scale.family_rate,
         measured=learned.measured,
-        thread=pending.thread.id,
+        thread=thread,
         offset=learned.offset,
         event=event,
         now=now,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import itertools
 import json
@@ -179,6 +180,32 @@ async def test_titles_probes_and_a_clients_compaction_beside_a_session_leave_it_
     assert trimmed(alone[-1])
     shown = "SELECT text FROM messages WHERE in_context AND text LIKE '%title-canary%'"
     assert rows(noisy, shown) == []
+
+
+@formats
+@pytest.mark.parametrize("headers", [{"x-session-id": "one"}, {}])
+async def test_a_title_alone_has_a_usage_record_and_no_session(
+    new_hook: NewHook, state_dir: Path, fmt: Format, headers: Json
+) -> None:
+    hook, body = new_hook(**SMALL), title(fmt, "A title")
+    out = await send(hook, body, headers, litellm_call_id="call-title")
+    assert messages_of(out) == messages_of(body)
+    kwargs = {"litellm_call_id": "call-title", "call_type": CALL_TYPES[fmt]}
+    await hook.async_log_success_event(kwargs, {"usage": {"prompt_tokens": 321}}, None, None)
+    assert [one["prompt_tokens"] for one in usages_of_tenants(state_dir)] == [321]
+    assert sessions_below(state_dir) == []
+
+
+def usages_of_tenants(state_dir: Path) -> list[Json]:
+    found: list[Json] = []
+    for catalog in state_dir.glob("context/*/catalog.db"):
+        with contextlib.closing(sqlite3.connect(catalog)) as db:
+            found += [orjson.loads(data) for (data,) in db.execute("SELECT data FROM events WHERE kind = 'usage'")]
+    return found
+
+
+def sessions_below(state_dir: Path) -> list[Path]:
+    return list(state_dir.glob("context/*/sessions/*.db"))
 
 
 def bare(out: Json) -> str:
