@@ -297,8 +297,8 @@ class Compactor:
         return Draft(request.adapter, history, rules, known, name, memo)
 
     def _adopt(self, history: History, live: Live) -> bool:
-        """A history new to this session may be a fork of another of the tenant: its cut carries over. True where
-        it does. A parent that can't be read now is no reason to wait: the fork then starts anew."""
+        """A history new to this session may be a fork of another of the tenant: its edits carry over. True where
+        they do. A parent that can't be read now is no reason to wait: the fork then starts anew."""
         if live.state.cuts:
             return False
         found = self.pool.consult(live.tenant, lambda db: catalog.find_anchor(db, history.chain, live.name), None)
@@ -374,7 +374,7 @@ class Compactor:
     def _index(self, live: Live, write: Write) -> None:
         """New edits are told to the catalog before they are written. Where it can't be told, all of the session's
         are told again when it can be."""
-        anchors = [cut.anchor for cut in write.cuts]
+        anchors = [*(cut.anchor for cut in write.cuts), *(swap.key for swap in write.swaps)]
         results = [swap.id for swap in write.swaps]
 
         def tell(db: sqlite3.Connection) -> bool:
@@ -413,7 +413,8 @@ class Compactor:
         def tell(db: sqlite3.Connection) -> bool:
             catalog.touch(db, live.name, now, agent, model, request.project)
             if live.catalogued is not db:  # a catalog that was lost learns again what this session has
-                catalog.index_edits(db, live.name, state.cuts, [swap.id for swap in state.swaps.values()])
+                anchors = [*state.cuts, *(key for key, _ in state.swaps)]
+                catalog.index_edits(db, live.name, anchors, [swap.id for swap in state.swaps.values()])
                 live.catalogued = db
             return True
 
@@ -527,18 +528,20 @@ def _parent(history: History, place: threads.Place, state: sessions.SessionState
     return state.threads.get(state.owner.get(history.keys[place.shared - 1], 0))
 
 
-def _adopted(history: History, anchor: bytes, parent: sessions.SessionState, state: sessions.SessionState) -> bool:
-    """Take over a parent's cut, and the short results that this history shares with it."""
-    cut = parent.cuts.get(anchor)
-    if cut is None:
-        return False
+def _adopted(history: History, known: bytes, parent: sessions.SessionState, state: sessions.SessionState) -> bool:
+    """Take over a parent's deepest cut and the short results that this history shares with it. `known`: the newest
+    shared message that has an edit."""
+    cut = next((parent.cuts[key] for key in reversed(history.chain) if key in parent.cuts), None)
     shared = set(history.keys)
     swaps = {place: swap for place, swap in parent.swaps.items() if place[0] in shared}
-    thread = parent.threads.get(parent.owner.get(anchor, 0))
-    state.cuts = {**state.cuts, anchor: cut}
+    if cut is None and not swaps:
+        return False
+    cuts = {} if cut is None else {cut.anchor: cut}
+    thread = parent.threads.get(parent.owner.get(known, 0))
+    state.cuts = {**state.cuts, **cuts}
     state.swaps = {**state.swaps, **swaps}
-    told = {} if thread is None else {anchor: thread}
-    state.adopted = Adopted((cut,), tuple(swaps.values()), {**state.adopted.threads, **told})
+    told = {} if thread is None else {known: thread}
+    state.adopted = Adopted(tuple(cuts.values()), tuple(swaps.values()), {**state.adopted.threads, **told})
     return True
 
 

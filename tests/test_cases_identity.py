@@ -196,6 +196,15 @@ async def test_a_title_alone_has_a_usage_record_and_no_session(
     assert sessions_below(state_dir) == []
 
 
+@formats
+async def test_a_fork_without_a_cut_keeps_its_parents_short_results(new_hook: NewHook, fmt: Format) -> None:
+    """Whatever rate was learned meanwhile: the fork's limit would be another one."""
+    body = a.session(fmt, exchanges=4, size=9_000)
+    out = await send(new_hook(compress_over_tokens=1000, chars_per_token=2.0), body, {"x-session-id": "parent"})
+    twin = await send(new_hook(compress_over_tokens=4000, chars_per_token=4.0), body, {"x-session-id": "fork"})
+    assert messages_of(twin) == messages_of(out) != messages_of(body)
+
+
 def usages_of_tenants(state_dir: Path) -> list[Json]:
     found: list[Json] = []
     for catalog in state_dir.glob("context/*/catalog.db"):

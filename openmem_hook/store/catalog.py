@@ -33,7 +33,7 @@ def index_edits(db: sqlite3.Connection, session: str, anchors: Iterable[bytes], 
 
 
 def find_anchor(db: sqlite3.Connection, chain: Sequence[bytes], own: str) -> tuple[bytes, str] | None:
-    """The deepest fingerprint of a chain that is another session's anchor, and that session."""
+    """The deepest fingerprint of a chain at which another session has an edit, and that session."""
     wanted = list(dict.fromkeys(reversed(chain)))
     for at in range(0, len(wanted), _BATCH):
         batch = wanted[at : at + _BATCH]

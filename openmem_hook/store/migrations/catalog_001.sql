@@ -12,6 +12,7 @@ CREATE TABLE sessions (
 );
 CREATE INDEX sessions_last_seen ON sessions (last_seen);
 
+-- Where a session has edits: anchors of its cuts, messages with a shortened result.
 CREATE TABLE anchors (
     anchor  BLOB NOT NULL,
     session TEXT NOT NULL,
