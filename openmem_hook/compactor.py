@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import sqlite3
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -63,6 +64,8 @@ TOUCH_S = 60.0
 """Seconds after which a request renews its session's last-seen time."""
 TOUCHES = 2_048
 """Sessions whose last renewal is remembered."""
+PLAIN = 2_048
+"""Requests remembered that were no part of a thread: the talk without tools that one of them begins has no note."""
 MEMO_SLACK = 2
 """Facts kept a session, as a multiple of its newest history's length."""
 
@@ -109,6 +112,7 @@ class Compactor:
         self._after = ThreadPoolExecutor(AFTER, thread_name_prefix="openmem-after")
         self.recorder = Recorder(self.pool, clock, self._after)
         self._touched: dict[tuple[str, str], float] = {}
+        self._plain: OrderedDict[tuple[str, bytes], None] = OrderedDict()
         self._retention = Retention(self.pool, clock)
         self.sweeping: asyncio.Future[int] | None = None
 
@@ -200,7 +204,7 @@ class Compactor:
         if not request.may_edit and self._is_strange(folder, name, history):
             return Outcome(request.body)
         if _auxiliary(history, None) and not self.pool.session_path(folder, name).exists():
-            self._expect_plain(request)  # a title alone makes no session
+            self._pass(request, history)  # a title alone makes no session
             return Outcome(request.body)
         live = self.pool.session(folder, name)
         with live.used():
@@ -222,16 +226,25 @@ class Compactor:
         derived = derived_id(history)
         return folder, None if derived is None else names.session_name(request.tenant, derived)
 
-    def _expect_plain(self, request: Request, session: str = "") -> None:
-        """A request that is no part of a thread has a usage record too."""
+    def _pass(self, request: Request, history: History, session: str = "") -> None:
+        """A request that is no part of a thread, and goes out as it came, has a usage record too."""
+        if not history.has_tools:
+            self._plain[(request.tenant, history.keys[-1])] = None
+            while len(self._plain) > PLAIN:
+                self._plain.popitem(last=False)
         if request.call_id:
             about = {"agent": request.agent, "format": request.adapter.name}
             pending = Pending(names.tenant_folder(request.tenant), session, None, request.model, details=about)
             self.recorder.expect(request.call_id, pending)
 
+    def _first_note(self, request: Request, history: History) -> int:
+        """The note of a new thread: none where a talk without tools began with a request that went out as it came."""
+        began = not history.has_tools and any((request.tenant, key) in self._plain for key in history.keys)
+        return 0 if began else _note(request)
+
     def _without_store(self, request: Request, history: History) -> Outcome:
         """The first request of a conversation without an id: nothing to keep yet that the next won't bring."""
-        self._expect_plain(request)
+        self._pass(request, history)
         note = _note(request) if history.has_tools else 0
         if not note:
             return Outcome(request.body)
@@ -340,7 +353,7 @@ class Compactor:
             root=history.keys[min(history.lead, len(history) - 1)],
             tip=tip,
             has_tools=history.has_tools,
-            note=(_note(request) if history.has_tools else 0) if parent is None else parent.note,
+            note=self._first_note(request, history) if parent is None else parent.note,
             result_chars=_result_chars(request, calibration) if parent is None else parent.result_chars,
             offset=0.0 if parent is None else parent.offset,
         )
@@ -479,7 +492,7 @@ class Compactor:
 
     def _replayed_aside(self, request: Request, history: History, live: Live | None) -> Outcome:
         """A title, a probe or a client's own compaction: untouched, but for edits it can't fit without."""
-        self._expect_plain(request, "" if live is None else live.name)
+        self._pass(request, history, "" if live is None else live.name)
         if live is None or not (live.state.cuts or live.state.swaps):
             return Outcome(request.body)
         known = _known(live.state, tokens.starting(request.model), 0.0, request.model)

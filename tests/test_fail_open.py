@@ -288,7 +288,7 @@ def raising(*given: Any, **named: Any) -> Any:
     raise ZeroDivisionError("a seam gave way")
 
 
-@pytest.mark.parametrize("seam", ["savings_of", "finish", "_remember"])
+@pytest.mark.parametrize("seam", ["savings_of", "_remember"])
 @formats
 async def test_a_failure_after_the_commit_sends_the_bytes_that_were_committed(
     new_hook, state_dir, monkeypatch, fmt: Format, seam: str
@@ -307,6 +307,23 @@ async def test_a_failure_after_the_commit_sends_the_bytes_that_were_committed(
     await client.go_on(2)
     await client.report()
     assert store.rows("SELECT count(*) FROM events WHERE kind = 'usage'") == [(1,)]
+
+
+@formats
+async def test_a_body_that_can_not_be_built_is_not_recorded_as_sent(
+    new_hook, state_dir, monkeypatch, fmt: Format
+) -> None:
+    hook, store = new_hook(**TIGHT), Store(state_dir)
+    client = Client(hook, fmt)
+    await client.go_on(FIRST_TRIM)
+    with monkeypatch.context() as patch:
+        patch.setattr(compactor, "finish", fails_once(compactor.finish))
+        await client.go_on()
+    assert not client.trimmed
+    assert store.rows("SELECT count(*) FROM edits WHERE kind = 'cut'") == [(0,)]
+    assert hook.watch.failures == 1
+    await client.go_on(breaks=True)
+    assert client.trimmed
 
 
 def fails_once(work: Callable[..., Any]) -> Callable[..., Any]:
