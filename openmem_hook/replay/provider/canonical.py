@@ -32,8 +32,12 @@ def unmarked(value: Any) -> Any:
 
 def blocks(body: Body, fmt: Format) -> list[bytes]:
     """The conversation as a list of canonical blocks; the first block of a message says so."""
+    return _blocks(_messages(body, fmt), fmt)
+
+
+def _blocks(messages: list[Body], fmt: Format) -> list[bytes]:
     made: list[bytes] = []
-    for message in _messages(body, fmt):
+    for message in messages:
         envelope, parts = _split(message, fmt)
         made += [
             canonical({"of": envelope if at == 0 else envelope.get("role"), "first": at == 0, "block": part})
@@ -47,11 +51,19 @@ def broken_at(previous_out: Body, next_out: Body, fmt: Format) -> int | None:
 
     None when it is a prefix; equal requests count as prefixes of each other, because a retry is no break.
     """
-    before, after = blocks(previous_out, fmt), blocks(next_out, fmt)
+    one, other = _messages(previous_out, fmt), _messages(next_out, fmt)
+    same = _same(one, other)  # most are byte for byte what they were: only the rest is taken apart
+    before, after = _blocks(one[same:], fmt), _blocks(other[same:], fmt)
     for at, block in enumerate(before):
         if at >= len(after) or after[at] != block:
-            return at
+            return len(_blocks(one[:same], fmt)) + at
     return None
+
+
+def _same(one: list[Body], other: list[Body]) -> int:
+    """How many messages at the front are the same JSON."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if orjson.dumps(a) != orjson.dumps(b)), min(len(one), len(other)))
 
 
 def _messages(body: Body, fmt: Format) -> list[Body]:
