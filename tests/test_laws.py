@@ -132,7 +132,7 @@ def test_l3_a_legal_body_stays_legal_at_every_limit(fmt: Format, data: st.DataOb
 @lawful
 @given(fmt=formats, data=st.data())
 def test_l4_every_message_can_be_read_back_equal_and_once(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=4))
     with walking() as walk:
         for request in growth(body):
             walk.send(request)
@@ -195,7 +195,7 @@ def is_mixed(message: Json) -> bool:
 @lawful
 @given(fmt=formats, data=st.data())
 def test_l6_workers_on_one_store_send_the_same_bytes(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=4))
     with walking() as walk:
         walk.join(**SMALL)
         walk.join(**{**SMALL, "trim_to_fraction": 0.6})
@@ -207,7 +207,7 @@ def test_l6_workers_on_one_store_send_the_same_bytes(fmt: Format, data: st.DataO
 @lawful
 @given(fmt=formats, data=st.data())
 def test_l7_what_is_sent_follows_the_history_that_came(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
     with walking() as walk:
         for request in growth(body):
@@ -263,7 +263,7 @@ def plain(message: Json) -> str:
 @lawful
 @given(fmt=formats, data=st.data())
 def test_l8_small_drift_finds_the_same_cut_and_sends_the_same_head(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
     with walking() as walk:
         for request in growth(body):
@@ -299,7 +299,7 @@ HOSTILE = (
 @lawful
 @given(fmt=formats, data=st.data())
 def test_l12_quoted_words_never_close_the_frame_they_stand_in(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=4))
     words = data.draw(st.lists(st.sampled_from(HOSTILE) | st.text(max_size=60), min_size=1, max_size=4))
     spoiled = copy.deepcopy(body)
     for at, said in zip(turns_of(body)[:-1], words, strict=False):
