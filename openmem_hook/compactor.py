@@ -364,7 +364,8 @@ class Compactor:
         new = [i for i, key in enumerate(history.keys) if key not in state.measured]
         rows = rows_of(draft, new, shown_whole(draft, new))
         hidden, shown = hidden_by(draft), list[bytes]()
-        if state.sights.get(thread.id, _sight(draft)) != _sight(draft):  # the thread went back, or on again
+        went = thread.id and state.sights.get(thread.id) != _sight(draft)  # back, or on again; or nobody here knows
+        if went and draft.new_cut is None:
             whole = shown_whole(draft, range(len(history)))
             shown = [key for i, key in enumerate(history.keys) if i in whole]
             hidden = [key for i, key in enumerate(history.keys) if i not in whole]

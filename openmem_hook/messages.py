@@ -93,7 +93,8 @@ class History:
     message form: they are always sent as the client sent them. Messages from there to `folded` cost nothing: a
     provider's compaction stands there in their place. No new edit touches anything before `fixed`, which is `lead`
     or the end of that compaction. `deferred` are the tools that the model knows only by a reference to them.
-    `overhead` are the sizes of system prompt and tools, `overhead_bytes` their JSON length.
+    `overhead` are the sizes of system prompt and tools, `overhead_bytes` their JSON length. `format` is the adapter's
+    name.
     """
 
     messages: Sequence[Raw]
@@ -109,6 +110,7 @@ class History:
     must_start_with_thinking: bool
     folded: int = 0
     fixed: int = 0
+    format: str = ""
 
     def __len__(self) -> int:
         return len(self.keys)

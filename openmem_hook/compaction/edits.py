@@ -21,7 +21,9 @@ class Cut:
     `id`: 16 hex. `anchor`: fingerprint of the last message the head stands for; `anchor_digest`, `before` (the
     identifying digest before it) and `trail` (digests of the last model outputs up to it) find it again after
     drift; `anchor_unique` where the anchor carries call ids. `head`: finished JSON, a list of messages, with its
-    sizes in `head_sizes`. `shown`: digests of the messages the head shows, in order.
+    sizes in `head_sizes`. `shown`: digests of the messages the head shows, in order. `format`: the wire format of
+    the head, which no other request can take ("" was not recorded). `place`: how many messages after the lead the
+    anchor stood when the cut was made, None was not recorded.
     """
 
     id: str
@@ -35,6 +37,8 @@ class Cut:
     head_sizes: Sizes
     reason: str
     generation: int = 1
+    format: str = ""
+    place: int | None = None
     kind: str = "cut"
     state: str = "active"
 

@@ -56,6 +56,8 @@ def freeze(
         head_sizes=sum((facts_about(adapter, raw, 0).sizes for raw in head), ZERO),
         reason=reason,
         generation=generation,
+        format=adapter.name,
+        place=anchor - history.lead,
     )
 
 

@@ -105,26 +105,36 @@ def compress(draft: Draft) -> Draft:
         return draft
     made = list[Swap]()
     known = draft.known
-    held = {swap.id: swap for swap in known.swaps.values()}
+    held = {swap.call_id: swap for swap in known.swaps.values()}
+    cap = max(int(limit * SHORT_SHARE), SHORTEST)
     fresh_from = _answered(draft) if limit > 0 else len(draft.history)
     for i in range(max(_start(draft), draft.history.fixed), len(draft.history)):
         key = draft.history.keys[i]
         if key in known.scale.measured or key in known.sent:
             continue
-        again = _held(draft, i, held)
+        again = _held(draft, i, held, cap)
         made += again
         if i >= fresh_from:
             named = {swap.call_id for swap in again}
-            fresh = _swaps(draft, i, limit, max(int(limit * SHORT_SHARE), SHORTEST), "size")
+            fresh = _swaps(draft, i, limit, cap, "size")
             made += [swap for swap in fresh if swap.call_id not in named]
     return _with_swaps(draft, made)
 
 
-def _held(draft: Draft, index: int, held: Mapping[str, Swap]) -> list[Swap]:
-    """Short forms that the very same results have under another name."""
+def _held(draft: Draft, index: int, held: Mapping[str, Swap], cap: int) -> list[Swap]:
+    """Short forms that the very same results have under another name: a message before them changed, or another part of
+    theirs. `held`: the newest short form by call id."""
     fact, key = draft.history.facts[index], draft.history.keys[index]
-    known = ((slot, held.get(fingerprint.short_id(fact.digest, slot.call_id))) for slot in fact.results if held)
-    return [Swap(key, slot.call_id, swap.id, swap.text, "renamed") for slot, swap in known if swap is not None]
+    known = [(slot, held[slot.call_id]) for slot in fact.results if slot.call_id in held]
+    if not known:
+        return []
+    texts = {part.call_id: part.text for part in draft.adapter.parts_of(draft.history.messages[index])}
+    return [
+        Swap(key, slot.call_id, swap.id, swap.text, "renamed")
+        for slot, swap in known
+        if swap.id == fingerprint.short_id(fact.digest, slot.call_id)
+        or shorten(texts[slot.call_id], swap.id, cap) == swap.text
+    ]
 
 
 def _answered(draft: Draft) -> int:

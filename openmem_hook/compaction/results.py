@@ -12,13 +12,15 @@ TAIL_LINES = 20
 CLEARLY_SMALLER = 0.8
 """A short form above this share of the original is not worth a header: the original is sent."""
 
+LONGEST_ECHO = 20_000
+"""Characters above which what looks like a short form is none of ours: a tool's result may say anything."""
 _GAP_ROOM = 80
 _DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w=.+-]+)*;base64,[A-Za-z0-9+/=_-]+")
 
 
 def shorten(text: str, result_id: str, cap: int) -> str | None:
     """At most `cap` characters standing for `text`; None where that would not be clearly less."""
-    if wording.is_short_form(text):
+    if wording.is_short_form(text) and len(text) <= LONGEST_ECHO:
         return None
     plain = _without_data_urls(text)
     lines = split_lines(plain)

@@ -29,9 +29,10 @@ def find_standing(
 ) -> tuple[History, Standing | None]:
     """The deepest cut that applies, and the history with the names its messages have under it.
 
-    `cuts` by anchor fingerprint. A call that had no answer when it was cut away may get one later: then that cut
-    applies no more. `known` maps digests of stored messages to their row keys.
+    `cuts` by anchor fingerprint; those of another wire format don't apply. A call that had no answer when it was cut
+    away may get one later: then that cut applies no more. `known` maps digests of stored messages to their row keys.
     """
+    cuts = {anchor: cut for anchor, cut in cuts.items() if cut.format in ("", history.format)}
     if not cuts:
         return history, None
     ends = closed(history.facts)
@@ -61,12 +62,22 @@ def _drifted(
     for cut in cuts:
         if cut.anchor not in exact:
             wanted.setdefault(cut.anchor_digest, []).append(cut)
-    for i in range(len(history) - 1, start - 1, -1) if wanted else ():
+    found: dict[str, Standing] = {}
+    for i in range(len(history) - 1, history.lead - 1, -1) if wanted else ():
         fact = history.facts[i]
         for cut in wanted.get(fact.digest, ()) if fact.identifies and ends[i + 1] else ():
             if _same_place(history, i, cut, followers) and _shows(history, i, cut):
-                return Standing(cut, i)
-    return None
+                here = Standing(cut, i)
+                found[cut.id] = min(found.get(cut.id, here), here, key=lambda standing: _moved(history, standing))
+    deeper = (standing for standing in found.values() if standing.index >= start)
+    return max(deeper, key=lambda standing: standing.index, default=None)
+
+
+def _moved(history: History, standing: Standing) -> int:
+    """How far an anchor is from where it stood: of places that look alike, in a history that repeats itself, the
+    nearest is the one. Drift adds and takes a few messages."""
+    place = standing.cut.place
+    return 0 if place is None else abs(standing.index - history.lead - place)
 
 
 def trail(history: History, index: int) -> tuple[bytes, ...]:

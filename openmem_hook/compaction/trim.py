@@ -79,7 +79,7 @@ def choices(history: History, signed: bool = True) -> Iterator[Choice]:
     typed = range(begin, start) if begin >= edge else ()
     if not ends[begin] or not ends[start]:
         return
-    exchanges = [o for o in outputs if o.calls and o.first >= start]
+    exchanges = [o for o in outputs if o.first >= start]  # those without calls answered a client's notice
     for at in _starts(history, allowed, start, exchanges):
         pinned = _pinned(history, at, outputs, history.fixed if signed else start, start)
         before = [i for i in pinned if edge <= i < begin and i not in reply]
@@ -206,7 +206,7 @@ def _thought(facts: Sequence[Facts], at: int, start: int) -> int:
 
 def _without_typed(history: History, allowed: Sequence[bool], outputs: Sequence[Output]) -> Iterator[Choice]:
     """Nothing typed is left to carry the pointer (a compaction stands before a running turn): it stands alone."""
-    exchanges = [o for o in outputs if o.calls]
+    exchanges = list(outputs)
     for at in _starts(history, allowed, history.fixed, exchanges):
         if at > history.fixed and _opened(history, at, history.fixed, exchanges, []) == []:
             yield Choice(_compaction(history), None, at - 1, history.fixed)

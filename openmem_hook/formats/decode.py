@@ -43,6 +43,7 @@ def decode(adapter: Adapter, body: Mapping[str, Any], memo: Memo) -> History:
         must_start_with_thinking=adapter.must_start_with_thinking(body),
         folded=folded,
         fixed=fixed,
+        format=adapter.name,
     )
 
 

@@ -22,6 +22,8 @@ class Row(NamedTuple):
     """What it must end with, if anything: typed words after a block make the text typed."""
 
 
+_INTERRUPTED = "[Request interrupted by user for tool use]"
+
 TABLE: tuple[Row, ...] = (
     Row("openmem", "reminder", "<openmem-pointer>", "</openmem-pointer>"),
     Row("claude-code", "reminder", "<system-reminder>", "</system-reminder>"),
@@ -38,13 +40,14 @@ TABLE: tuple[Row, ...] = (
     Row("claude-code", "notice", "<task-notification>", "</task-notification>"),
     Row("claude-code", "notice", "<agent-notification>", "</agent-notification>"),
     Row("claude-code", "notice", "<user-memory-input>", "</user-memory-input>"),
-    Row("claude-code", "notice", "[Request interrupted by user", "]"),
+    Row("claude-code", "notice", "[Request interrupted by user]", "[Request interrupted by user]"),
+    Row("claude-code", "notice", _INTERRUPTED, _INTERRUPTED),
     Row("claude-code", "recap", "This session is being continued from a previous conversation"),
-    Row("claude-code", "summarise", "Your task is to create a detailed summary of"),
+    Row("claude-code", "summarise", "Your task is to create a detailed summary of the conversation so far"),
     Row("claude-code", "summarise", "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools."),
     Row("codex", "notice", "<environment_context>", "</environment_context>"),
     Row("codex", "notice", "<user_instructions>", "</user_instructions>"),
-    Row("codex", "notice", "# AGENTS.md instructions for "),
+    Row("codex", "notice", "# AGENTS.md instructions for ", "</INSTRUCTIONS>"),
     Row("codex", "notice", "<INSTRUCTIONS>", "</INSTRUCTIONS>"),
     Row("codex", "notice", "<skill>", "</skill>"),
     Row("codex", "notice", "<turn_aborted>", "</turn_aborted>"),
@@ -57,6 +60,7 @@ TABLE: tuple[Row, ...] = (
     Row("qwen-code", "notice", "This is the Qwen Code. We are setting up the context for our chat."),
 )
 
+_BLOCKS = tuple(row for row in TABLE if row.start.startswith("<"))
 _START = re.compile(r"\s*(?:" + "|".join(re.escape(row.start) for row in TABLE) + ")")
 
 
@@ -67,25 +71,26 @@ def classify(text: str) -> str:
     if _START.match(text) is None:
         return "text"
     body = text.strip()
-    for row in TABLE:
-        if body.startswith(row.start):
-            kind = _of_blocks(body) if row.end.startswith("</") else _closed(row, body)
-            return "command" if kind == "notice" and FORCING_RECORD in body else kind
-    return "text"
-
-
-def _closed(row: Row, body: str) -> str:
+    row = next(row for row in TABLE if body.startswith(row.start))
+    if row.start.startswith("<"):
+        return _of_blocks(body)
+    if row.end == row.start:
+        return row.kind if body == row.start else "text"
     return row.kind if body.endswith(row.end) else "text"
 
 
 def _of_blocks(body: str) -> str:
     """What a row of whole blocks is. Words before, between or after them make it typed text."""
-    kinds = set[str]()
-    while body:
-        row = next((row for row in TABLE if row.end.startswith("</") and body.startswith(row.start)), None)
-        close = -1 if row is None else body.find(row.end)
+    kinds, at = set[str](), 0
+    while at < len(body):
+        row = next((row for row in _BLOCKS if body.startswith(row.start, at)), None)
+        close = -1 if row is None else body.find(row.end, at)
         if row is None or close < 0:
             return "text"
-        kinds.add(row.kind)
-        body = body[close + len(row.end) :].lstrip()
-    return "reminder" if kinds == {"reminder"} else "notice"
+        close += len(row.end)
+        kinds.add("command" if body[at:close] == FORCING_RECORD else row.kind)
+        at = close
+        while at < len(body) and body[at].isspace():
+            at += 1
+    order = ("command", "notice", "reminder")
+    return next(kind for kind in order if kind in kinds)

@@ -38,7 +38,10 @@ def find_anchor(db: sqlite3.Connection, chain: Sequence[bytes], own: str) -> tup
     for at in range(0, len(wanted), _BATCH):
         batch = wanted[at : at + _BATCH]
         marks = ",".join("?" * len(batch))
-        sql = f"SELECT anchor, session FROM anchors WHERE session <> ? AND anchor IN ({marks})"  # noqa: S608
+        sql = (
+            "SELECT a.anchor, a.session FROM anchors a LEFT JOIN sessions s ON s.name = a.session "  # noqa: S608
+            f"WHERE a.session <> ? AND a.anchor IN ({marks}) ORDER BY s.last_seen"  # the newest of several wins
+        )
         found = dict(db.execute(sql, (own, *batch)).fetchall())
         for anchor in batch:
             if anchor in found:

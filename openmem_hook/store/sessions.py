@@ -171,6 +171,8 @@ def cut_from(name: str, anchor: bytes, reason: str, generation: int, standing: s
         head_sizes=Sizes(*told["head_sizes"]),
         reason=reason,
         generation=generation,
+        format=told.get("format", ""),
+        place=told.get("place"),
         state=standing,
     )
 
@@ -184,6 +186,8 @@ def _cut_detail(cut: Cut) -> str:
             "trail": [digest.hex() for digest in cut.trail],
             "shown": [digest.hex() for digest in cut.shown],
             "head_sizes": cut.head_sizes.counts(),
+            "format": cut.format,
+            "place": cut.place,
         }
     )
 
@@ -349,9 +353,12 @@ def _write_edits(db: sqlite3.Connection, write: Write) -> None:
 
 
 def _write_context(db: sqlite3.Connection, write: Write, thread: Thread) -> None:
-    change = "UPDATE records SET in_context = ?1 WHERE key = ?2 AND thread = ?3 AND in_context <> ?1"
+    change = (
+        "UPDATE records SET in_context = ?1 WHERE key = ?2 AND in_context <> ?1 "
+        "AND thread IN (SELECT id FROM threads WHERE agent = ?3)"  # an agent's line may have begun as another thread
+    )
     for value, keys in ((0, write.hidden), (1, write.shown)):
-        db.executemany(change, [(value, key, thread.id) for key in keys])
+        db.executemany(change, [(value, key, thread.agent) for key in keys])
     for ended in write.ended:
         db.execute("UPDATE records SET in_context = 0 WHERE thread = ? AND in_context <> 0", (ended,))
 

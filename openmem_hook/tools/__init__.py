@@ -277,7 +277,7 @@ def _summary_of_wider(found: Mapping[str, Found]) -> Iterable[str]:
     total, matching = sum(f.total for f in found.values()), sum(f.line_matches for f in found.values())
     if total:
         yield f'with role="all" {total} messages match, in {matching} lines:'
-    else:
+    elif found and all(f.complete for f in found.values()):
         yield 'with role="all" no message matches either'
 
 
