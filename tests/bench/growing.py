@@ -72,7 +72,10 @@ def bodies(history: list[Json], first: int = 1) -> Iterator[bytes]:
 
 def as_gateway(raw: bytes, call_id: str, session: str) -> Json:
     """A body as the gateway hands it to a hook: parsed anew, its own fields beside the client's."""
-    body: Json = orjson.loads(raw)
+    return gateway_fields(orjson.loads(raw), call_id, session)
+
+
+def gateway_fields(body: Json, call_id: str, session: str) -> Json:
     headers = {"x-claude-code-session-id": session, "user-agent": "claude-cli/2.1.332 (external, cli)"}
     body["litellm_call_id"] = call_id
     body["litellm_metadata"] = {"user_api_key": KEY.api_key}
