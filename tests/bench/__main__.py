@@ -55,11 +55,11 @@ def main() -> int:
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     found: list[Section] = []
     for name in given.sections or SECTIONS:
-        begun = time.perf_counter()
+        begun, load = time.perf_counter(), os.getloadavg()[0]
         found.append(measured(name, given.quick))
         print(f"\n{found[-1].table()}\n  ({time.perf_counter() - begun:.0f} s)", flush=True)
         if given.save and found[-1].figures:
-            document.keep(found[-1])
+            document.keep(found[-1], round(load, 2))
     if given.json is not None:
         data = {section.name: [figure.as_data() for figure in section.figures] for section in found}
         given.json.write_text(json.dumps(data, indent=2) + "\n")

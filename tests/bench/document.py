@@ -26,14 +26,15 @@ PACKAGES = ("openmem-hook", "litellm", "cliffcompaction", "tokenizers")
 Held = Mapping[str, Any]
 
 
-def keep(section: Section) -> None:
-    """Writes a section's rows, or else its figures, beside the others, its charts, and the page anew."""
+def keep(section: Section, load: float | None = None) -> None:
+    """Writes a section's rows, or else its figures, beside the others, its charts, and the page anew. `load` is the
+    machine's before the measurement."""
     RESULTS.mkdir(exist_ok=True)
     held = {
         "section": section.name,
         "about": section.about,
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-        "machine": machine(),
+        "machine": {**machine(), "load_before": load},
         "made": dict(section.made),
         "rows": list(section.rows) or [figure.as_data() for figure in section.figures],
     }
@@ -49,7 +50,6 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "cores": os.cpu_count(),
         "processor": _processor(),
-        "load": round(os.getloadavg()[0], 1),
     }
 
 
@@ -99,6 +99,8 @@ def _made_so(name: str, held: Held) -> str:
     if "seed" in made:
         said.append(f"seed {made['seed']}")
     processor = [machine["processor"]] if "processor" in machine else []
+    if machine.get("load_before") is not None:
+        processor.append(f"load {machine['load_before']:.1f} before")
     said.append(", ".join([f"Python {machine['python']}", machine["system"], f"{machine['cores']} cores", *processor]))
     return f"- [{name}.json](benchmarks/{name}.json): {'; '.join(said)}."
 

@@ -226,7 +226,7 @@ def run(folder: Path, quick: bool) -> Section:
                 if in_window:
                     way.cells[at].stored_bytes = way.worker.stored_bytes()
             last = len(raw)
-    rows = [row for way in ways for row in _rows(way, sizes)]
+    rows = [row for way in ways for row in rows_of(way, sizes)]
     made = {
         "seed": SEED,
         "window": window,
@@ -238,7 +238,7 @@ def run(folder: Path, quick: bool) -> Section:
     return Section("peers", about, list(_figures(rows)), rows, made)
 
 
-def _rows(way: Way, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+def rows_of(way: Way, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
     for at, (size, cell) in enumerate(zip(sizes, way.cells, strict=True)):
         done = len(cell.window)
         yield {

@@ -14,6 +14,8 @@ Held = Mapping[str, Any]
 PROMISED = ("speed", "gateway", "load", "search", "store", "memory")
 """Sections whose figures are all there is to them."""
 
+RATES = ("cut_cold", "cut_carried")
+
 # --- estimates ----------------------------------------------------------------------------------------------
 
 
@@ -278,10 +280,8 @@ def _estimates(results: Mapping[str, Held]) -> Iterator[str]:
     rows: Rows = results["graded"]["rows"]
     next_ = [row["next_cold"] for row in rows if row["next_n"]]
     cuts = [row["growth_p50"] for row in rows if row["cut_n"]]
-    yield (
-        f"The plugin's guess of a prompt's size is off by {_span(next_)} on average for the next request, and by "
-        f"{_span(cuts)} at the median after a cut, by model."
-    )
+    after = f", and by {_span(cuts)} at the median after a cut" if cuts else ""
+    yield f"A prompt's size is misjudged by {_span(next_)} on average for the next request{after}, by model."
 
 
 def _span(values: Sequence[float]) -> str:
