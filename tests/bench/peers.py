@@ -33,6 +33,8 @@ STRIDES = (1, 4, 16)
 """Of the requests between the sizes, every so-many-th."""
 WINDOW = 20
 RESULT_CHARS = 6_000
+CALLED = ("Read", "Bash", "Bash", "Grep", "Bash", "WebFetch", "Read")
+"""Some peers leave the results of some tools alone, others only shorten those of some."""
 REQUESTS_A_MB = 165
 """A little more than are needed."""
 GROWTH_S, CUT_OFF_S = 30.0, 60.0
@@ -185,7 +187,7 @@ FRONT_BYTES = _front_bytes()
 
 def plan(sizes: Sequence[int], strides: Sequence[int], window: int) -> Iterator[tuple[int, bytes, bool]]:
     """Requests of one session: which size they lead to, the body, whether they are of its window."""
-    raws = bodies(messages(math.ceil(sizes[-1] / 1e6 * REQUESTS_A_MB), RESULT_CHARS, SEED))
+    raws = bodies(messages(math.ceil(sizes[-1] / 1e6 * REQUESTS_A_MB), RESULT_CHARS, SEED, CALLED))
     at, held = 0, list[bytes]()
     for n, raw in enumerate(raws):
         held.append(raw)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,7 +51,7 @@ def _litellm(stack: ExitStack, folder: Path, behind: str) -> Served:
 def _cliff(stack: ExitStack, folder: Path, behind: str) -> Served:
     threshold = ["--threshold", str(TRIM_AT), "--anthropic-upstream", behind]
     command = [str(PEERS["CliffCompaction"].python), "-m", "cliffcompaction", "serve", "--port", "{port}", *threshold]
-    return _behind(stack, folder, process(folder / "proxy", command, "/"))
+    return _behind(stack, folder, process(folder / "proxy", command, "/__cliff__/status"))
 
 
 def _kompact(stack: ExitStack, folder: Path, behind: str) -> Served:
@@ -142,12 +143,8 @@ def run(folder: Path, quick: bool) -> Section:
     with ExitStack() as stack:
         behind = stack.enter_context(provider(folder / "provider.log", "--prompt-limit", str(HUGE)))
         ways = [Way("the provider alone", None, behind, [Cell() for _ in sizes], ExitStack())]
-        for name, start in STARTS.items():
-            if PEERS[name].version() is None:
-                left_out[name] = "not installed"
-                continue
-            own = stack.enter_context(ExitStack())
-            served = start(own, folder / name.replace(" ", "-"), behind)
+        left_out |= {name: "not installed" for name in STARTS if PEERS[name].version() is None}
+        for name, own, served in _started(stack, folder, behind, [name for name in STARTS if name not in left_out]):
             ways.append(Way(name, served, served.address, [Cell() for _ in sizes], own))
         http = stack.enter_context(httpx.Client(trust_env=False, headers=HEADERS))
         last = 0
@@ -167,6 +164,19 @@ def run(folder: Path, quick: bool) -> Section:
     }
     about = f"{rounds} round trips at each size, up to {last / 1e6:.1f} MB, over HTTP and streamed"
     return Section("roundtrips", about, list(_figures(rows)), rows, made)
+
+
+def _started(
+    stack: ExitStack, folder: Path, behind: str, names: Sequence[str]
+) -> Iterator[tuple[str, ExitStack, Served]]:
+    """Side by side: most of a gateway's start is one core's work."""
+    stacks = [stack.enter_context(ExitStack()) for _ in names]
+    with ThreadPoolExecutor(len(names)) as pool:
+        asked = [
+            pool.submit(STARTS[name], own, folder / name.replace(" ", "-"), behind)
+            for name, own in zip(names, stacks, strict=True)
+        ]
+    yield from zip(names, stacks, [one.result() for one in asked], strict=True)
 
 
 def _requests(sizes: Sequence[int], rounds: int) -> Iterator[tuple[int, bytes, bool]]:

@@ -27,6 +27,8 @@ __all__ = ["HEADERS", "HUGE", "KEY", "PLUGIN", "Served", "config", "gateway", "p
 KEY = "sk-bench"
 PLUGIN = "openmem_hook.handler"
 HUGE = 100_000_000
+START_S = 400.0
+"""Several start side by side."""
 HEADERS = {
     "x-api-key": KEY,
     "content-type": "application/json",
@@ -112,7 +114,7 @@ def process(
         started = subprocess.Popen(given, cwd=folder, env=kept, stdout=out, stderr=subprocess.STDOUT)
     address = f"http://127.0.0.1:{port}"
     try:
-        wait_for_answer(started, f"{address}{probe}", log)
+        wait_for_answer(started, f"{address}{probe}", log, START_S)
         yield Served(address, started.pid, folder)
     finally:
         end(started)

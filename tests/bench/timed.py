@@ -310,9 +310,10 @@ before them a sample of all earlier ones, which makes the chart. Parsing is outs
 needs over {cut_off} s for a size, or for one call, is cut off. *No hook* is the floor: a process that gives back what
 came. All that have a threshold have 125,000 tokens. *Sent on*: of the bytes that came, the system prompt and tools
 included. *Prefix*: whether all messages sent before were sent again unchanged, in front, which is what a provider's
-cache pays for; between the sizes a step skips some of the client's requests. The plugin alone writes all that leaves to
-a database; openlcm stores, but ran without the model that it wants for summaries; what the others drop or shorten is in
-memory or gone.
+cache pays for; between the sizes a step skips some of the client's requests. The plugin writes all that leaves to a
+database that can be searched; openlcm stores too, but ran without the model that it wants for its summaries, Headroom
+without those of its proxy. All got the requests as Claude Code sends them, with a cache breakpoint on the newest
+message, before which LiteLLM's compression leaves all as it is.
 
 ![Time of a request by its size](benchmarks/peers.svg)
 """
