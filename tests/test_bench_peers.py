@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import importlib.util
 import sys
+import time
 from pathlib import Path
 
 import orjson
 import pytest
 
-from tests.bench import peers
+from tests.bench import peers, served
 from tests.bench.charts import PEERS as LINES
 from tests.bench.environments import PEERS, Peer
 from tests.bench.peer_worker import WAYS
@@ -63,6 +66,22 @@ def test_a_worker_that_fails_or_takes_too_long_is_cut_off(tmp_path: Path) -> Non
     with pytest.raises(CutOffError):
         worker.ask(b"{}", 0.1)
     worker.close()
+
+
+async def test_what_watches_the_event_loop_tells_how_long_it_stood_still(tmp_path: Path) -> None:
+    (tmp_path / "beat.py").write_text(served.BEAT.replace("TOLD_S = 0.005, 0.5", "TOLD_S = 0.005, 0.1"))
+    spec = importlib.util.spec_from_file_location("beat", tmp_path / "beat.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    begun = time.perf_counter()
+    assert await module.beat.async_pre_call_hook(None, None, {"model": "m"}, "acompletion") == {"model": "m"}
+    await asyncio.sleep(0.05)
+    time.sleep(0.08)  # noqa: ASYNC251 - what is to be seen
+    await asyncio.sleep(0.15)
+    module.beat.task.cancel()
+    gateway = served.Served("", 0, tmp_path)
+    assert max(gateway.gaps(begun, time.perf_counter())) > 70
+    assert gateway.gaps(0, begun) == []
 
 
 @dataclasses.dataclass

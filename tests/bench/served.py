@@ -41,7 +41,7 @@ from pathlib import Path
 from litellm.integrations.custom_logger import CustomLogger
 
 EVERY_S, TOLD_S = 0.005, 0.5
-FILE = Path(__file__).with_name("gaps.json")
+FILE = Path(__file__).with_name("gaps.jsonl")
 
 class Beat(CustomLogger):
     task = None
@@ -60,13 +60,14 @@ class Beat(CustomLogger):
             gaps.append(now - last - EVERY_S)
             last = now
             if now - told > TOLD_S:
-                gaps.sort()
-                FILE.write_text(json.dumps({"largest": gaps[-1] * 1000, "p99": gaps[int(len(gaps) * 0.99)] * 1000}))
+                with FILE.open("a") as file:
+                    file.write(json.dumps([now, [round(gap * 1000, 2) for gap in gaps]]) + "\\n")
+                gaps.clear()
                 told = last = time.perf_counter()
 
 beat = Beat()
 """
-"""Does nothing to a request. Keeps the largest gap and the 99th percentile, in milliseconds since the first request."""
+"""Does nothing to a request. From the first one on, keeps what each turn of the loop took beyond its pause, in ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +95,12 @@ class Served:
                 found += db.execute("SELECT count(*) FROM events WHERE kind = ?", (kind,)).fetchone()[0]
         return found
 
-    def gaps(self) -> dict[str, float]:
-        """Of a gateway's event loop, without the last half second."""
-        file = self.folder / "gaps.json"
-        return dict(json.loads(file.read_text())) if file.exists() else {}
+    def gaps(self, begins: float, ends: float) -> list[float]:
+        """Milliseconds in which a gateway's event loop did not turn, between two readings of `perf_counter`, which is
+        one clock for all processes of a Linux machine."""
+        file = self.folder / "gaps.jsonl"
+        told = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return [gap for at, gaps in told if begins <= at <= ends for gap in gaps]
 
 
 @contextlib.contextmanager
