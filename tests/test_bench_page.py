@@ -66,6 +66,7 @@ def kept(tmp_path, monkeypatch):
     """Keeps results beside a page of their own."""
     monkeypatch.setattr(document, "RESULTS", tmp_path / "benchmarks")
     monkeypatch.setattr(document, "PAGE", tmp_path / "benchmarks.md")
+    monkeypatch.setattr(document, "PACKAGES", ("openmem-hook", "litellm"))  # the peers come with another extra
 
     def keep(*names: str) -> str:
         for name in names:

@@ -233,7 +233,7 @@ def run(folder: Path, quick: bool) -> Section:
         "seed": SEED,
         "window": window,
         "cut_off_s": limits[0],
-        "peers": {name: PEERS[name].version() for name in PEERS if name not in left_out},
+        "peers": {way.name: PEERS[way.name].version() for way in ways if PEERS[way.name].requirements},
         "left_out": left_out,
     }
     about = f"a session growing to {last / 1e6:.1f} MB, each way in a process of its own"

@@ -159,7 +159,7 @@ def run(folder: Path, quick: bool) -> Section:
         "seed": SEED,
         "rounds": rounds,
         "cut_off_s": limit_s,
-        "peers": {way.name: PEERS[way.name].version() for way in ways if way.served},
+        "peers": {way.name: PEERS[way.name].version() for way in ways if way.served and PEERS[way.name].requirements},
         "left_out": left_out,
     }
     about = f"{rounds} round trips at each size, up to {last / 1e6:.1f} MB, over HTTP and streamed"

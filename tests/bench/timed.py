@@ -313,7 +313,8 @@ included. *Prefix*: whether all messages sent before were sent again unchanged, 
 cache pays for; between the sizes a step skips some of the client's requests. The plugin writes all that leaves to a
 database that can be searched; openlcm stores too, but ran without the model that it wants for its summaries, Headroom
 without those of its proxy. All got the requests as Claude Code sends them, with a cache breakpoint on the newest
-message, before which LiteLLM's compression leaves all as it is.
+message, before which LiteLLM's compression leaves all as it is. The processes of *openmem* and *LiteLLM compress* hold
+LiteLLM itself, which a gateway has in memory anyway.
 
 ![Time of a request by its size](benchmarks/peers.svg)
 """
