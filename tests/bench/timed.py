@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -127,7 +128,8 @@ def _memory(cells: Rows, way: str, sizes: Sequence[float]) -> Iterator[str]:
 
 def _left_out(made: Mapping[str, Any]) -> Iterator[str]:
     if made["left_out"]:
-        yield f"Not measured: {'; '.join(f'{way} ({why})' for way, why in made['left_out'].items())}.\n"
+        left_out = "; ".join(f"{way} ({why})" for way, why in made["left_out"].items())
+        yield textwrap.fill(f"Not measured: {left_out}.", 120) + "\n"
 
 
 # --- through the gateway ------------------------------------------------------------------------------------
