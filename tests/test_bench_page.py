@@ -25,8 +25,8 @@ def cell(way: str, mb: float, ms: float | None, **more: Any) -> dict[str, Any]:
     return found | more
 
 
-def in_process(way: str, mb: float, ms: float | None, cut_off: bool = False) -> dict[str, Any]:
-    kept = {"kind": "cell", "cut_off": cut_off, "bytes_kept_share": 0.999, "started_mb": 20.0}
+def in_process(way: str, mb: float, ms: float | None, ended: str = "") -> dict[str, Any]:
+    kept = {"kind": "cell", "ended": ended, "bytes_kept_share": 0.999, "started_mb": 20.0}
     return cell(way, mb, ms, **kept)
 
 
@@ -41,8 +41,8 @@ FOUND = {
     }]),
     "peers": Section("peers", "", (), [
         in_process("openmem", 0.4, 2.0), in_process("openmem", 2.0, 4.25), in_process("openmem", 8.0, 9.0),
-        in_process("Kompact", 0.4, 300.0), in_process("Kompact", 2.0, 1_500.0, cut_off=True),
-        in_process("Kompact", 8.0, None, cut_off=True),
+        in_process("Kompact", 0.4, 300.0), in_process("Kompact", 2.0, 1_500.0, ended="cut off"),
+        in_process("Kompact", 8.0, None, ended="cut off"),
         *curve("openmem", (0.4, 2.0), (8.0, 9.0)), *curve("Kompact", (0.4, 300.0), (2.0, 1_500.0)),
     ], {**MADE, "window": 20, "cut_off_s": 60.0}),
     "roundtrips": Section("roundtrips", "", (), [

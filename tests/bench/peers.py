@@ -81,7 +81,7 @@ class Worker:
             source.write(b"%d\n" % len(raw) + raw)
             source.flush()
         except BrokenPipeError as error:
-            raise CutOffError("it ended") from error
+            raise CutOffError("failed") from error
         head = self._head(seconds)
         out = self._process.stdout.read(head["bytes"])  # type: ignore[union-attr]
         return Answer(head["ms"], head["resident_mb"], orjson.loads(out), head["bytes"])
@@ -90,10 +90,10 @@ class Worker:
         answers = self._process.stdout
         assert answers is not None
         if not select.select([answers], [], [], seconds)[0]:
-            raise CutOffError("it took too long")
+            raise CutOffError("cut off")
         line = answers.readline()
         if not line:
-            raise CutOffError("it ended")
+            raise CutOffError("failed")
         return dict(json.loads(line))
 
     def stored_bytes(self) -> int:
@@ -135,7 +135,8 @@ class Way:
     """Bytes that came in, and milliseconds."""
     before: list[bytes] = field(default_factory=list)
     cut_at: int | None = None
-    """The size at which it was cut off."""
+    """The size at which it ended, and how."""
+    ended: str = ""
 
     def take(self, at: int, raw: bytes, in_window: bool, limit_s: float, growth_s: float) -> None:
         cell = self.cells[at]
@@ -144,8 +145,8 @@ class Way:
             return
         try:
             answer = self.worker.ask(raw, limit_s)
-        except CutOffError:
-            self._cut(at)
+        except CutOffError as error:
+            self._cut(at, str(error))
             return
         self.calls.append((len(raw), answer.ms))
         if in_window:
@@ -157,11 +158,11 @@ class Way:
             cell.growth_ms += answer.ms
         self._compare(cell, answer)
         if in_window and spent + answer.ms > limit_s * 1000:
-            self._cut(at)
+            self._cut(at, "cut off")
 
-    def _cut(self, at: int) -> None:
+    def _cut(self, at: int, how: str) -> None:
         """Its process ends, too: what it still works on would slow the others down."""
-        self.cut_at = at
+        self.cut_at, self.ended = at, how
         self.worker.close()
 
     def _compare(self, cell: Cell, answer: Answer) -> None:
@@ -248,7 +249,7 @@ def rows_of(way: Way, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
             "way": way.name,
             "mb": size / 1e6,
             "calls": done,
-            "cut_off": way.cut_at is not None and at >= way.cut_at,
+            "ended": way.ended if way.cut_at is not None and at >= way.cut_at else "",
             "median_ms": round(statistics.median(cell.window), 3) if done else None,
             "p95_ms": round(quantile(cell.window, 0.95), 3) if done else None,
             "sent_share": round(cell.sent / cell.came_in, 5) if done else None,
@@ -279,6 +280,6 @@ def _figures(rows: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
         if row["kind"] != "cell" or not row["calls"]:
             continue
         at = f"{row['way']}, {row['mb']:g} MB"
-        cut = f" of {row['calls']} calls, then cut off" if row["cut_off"] else ""
+        cut = f" of {row['calls']} calls, then {row['ended']}" if row["ended"] else ""
         yield Figure(f"{at}: median{cut}", row["median_ms"], "ms")
         yield Figure(f"{at}: bytes sent on", row["sent_share"] * 100, "%")

@@ -102,7 +102,7 @@ def _cell(cells: Rows, way: str, size: float) -> Row:
 
 def _time(row: Row) -> str:
     """With how it ended, where it did."""
-    ended = ("cut off" if row["cut_off"] else "") if "cut_off" in row else row["ended"]
+    ended = row["ended"]
     if not row["calls"]:
         return ended or NOTHING
     said = f"{number(row['median_ms'])} ms ({number(row['p95_ms'])})"
@@ -306,17 +306,17 @@ starts from built-in constants, *carried* from what the other sessions of the sa
 _PEERS = """\
 ## Time and cost of a request, beside the peers
 
-One session of tool exchanges grows to the size; each way, in a process of its own, gets every request in turn, and who
-is first changes from request to request. At each size its last {window} requests, one after the other, are measured;
-before them a sample of all earlier ones, which makes the chart. Parsing is outside of the measured time. A way that
-needs over {cut_off} s for a size, or for one call, is cut off. *No hook* is the floor: a process that gives back what
-came. All that have a threshold have 125,000 tokens. *Sent on*: of the bytes that came, the system prompt and tools
-included. *Prefix*: whether all messages sent before were sent again unchanged, in front, which is what a provider's
-cache pays for; between the sizes a step skips some of the client's requests. The plugin writes all that leaves to a
-database that can be searched; openlcm stores too, but ran without the model that it wants for its summaries, Headroom
-without those of its proxy. All got the requests as Claude Code sends them, with a cache breakpoint on the newest
-message, before which LiteLLM's compression leaves all as it is. The processes of *openmem* and *LiteLLM compress* hold
-LiteLLM itself, which a gateway has in memory anyway.
+One session of tool exchanges grows to the size; each way, in a process of its own, gets every request in turn, and
+who is first changes from request to request. At each size its last {window} requests, one after the other, are
+measured; before them a sample of all earlier ones, which makes the chart. Parsing is outside of the measured time. A
+way that needs over {cut_off} s for a size, or for one call, is cut off; one whose process ends by itself failed. *No
+hook* is the floor: a process that gives back what came. All that have a threshold have 125,000 tokens. *Sent on*: of
+the bytes that came, the system prompt and tools included. *Prefix*: whether all messages sent before were sent again
+unchanged, in front, which is what a provider's cache pays for; between the sizes a step skips some of the client's
+requests. The plugin writes all that leaves to a database that can be searched; openlcm stores too, but ran without
+the model that it wants for its summaries, Headroom without those of its proxy. All got the requests as Claude Code
+sends them, with a cache breakpoint on the newest message, before which LiteLLM's compression leaves all as it is. The
+processes of *openmem* and *LiteLLM compress* hold LiteLLM itself, which a gateway has in memory anyway.
 
 ![Time of a request by its size](benchmarks/peers.svg)
 """
