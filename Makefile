@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then command -v "$$p"; break; fi; done)
 EXAMPLES ?= 3000
 
-.PHONY: help setup demo serve test clients check format laws bench clean
+.PHONY: help setup demo serve test clients check format laws bench peers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sort | sed -E 's/:.*##[[:space:]]*/|/' | \
@@ -41,14 +41,17 @@ format: $(READY)  ## format the code and mend what the linter can
 laws: $(READY)  ## the property tests, longer (EXAMPLES=3000 each)
 	OPENMEM_LAWS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n 2 --dist worksteal -m laws $(ARGS)
 
-bench: $(READY)  ## measure speed, disk, memory, estimates and recall
+bench: $(READY)  ## measure speed, disk, memory, load, estimates and recall (ARGS="peers --quick": only that, smaller)
 	@$(BIN)/python -c 'import cliffcompaction' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[bench]'
 	@exec $(BIN)/python -m tests.bench $(ARGS)
+
+peers: $(READY)  ## install what the benchmark measures against, each in an environment of its own in .peers
+	@$(BIN)/python -m tests.bench.environments $(ARGS)
 
 setup: $(READY)  ## only set up .venv
 
 clean:  ## remove .venv and everything else that make put into this folder
-	rm -rf $(VENV) .clients .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .clients .demo .peers .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Some systems ship Python without ensurepip: then the pip beside it fills the new environment.

@@ -1,4 +1,4 @@
-"""The benchmark's tasks, ways and page: the same for the same seed, scored as they say, made from the kept results."""
+"""The benchmark's tasks and ways: the same for the same seed, scored as they say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import document, needed, rereads, with_model
+from tests.bench import needed, rereads, with_model
 from tests.bench.arms import TRIM_AT, KeepAll, Plugin, PluginSearch, PluginSql, Tail
 from tests.bench.recall import converse
 from tests.bench.tasks import Question, Task, key_value, log_triage
@@ -117,35 +117,6 @@ def test_reads_and_their_results_are_told_apart_from_other_calls() -> None:
     messages = [{"content": [call("a", "Read"), call("b", "Edit")]}, {"content": [answer]}, {"content": "thanks"}]
     assert list(rereads.reads(messages)) == [("/a.py", "a")]
     assert rereads.results(messages) == {"a": "1 import os"}
-
-
-# --- the page -----------------------------------------------------------------------------------------------
-
-
-def test_the_page_is_made_from_the_kept_results() -> None:
-    assert document.PAGE.read_text("utf-8") == document.page(document.load()), "run python -m tests.bench.document"
-
-
-def test_every_kept_result_says_how_it_was_made() -> None:
-    for name, held in document.load().items():
-        assert held["section"] == name
-        assert set(held["machine"]) == {"python", "system", "cores"}
-        assert set(held["versions"]) == set(document.PACKAGES)
-        assert held["rows"]
-
-
-def test_every_chart_that_the_page_shows_is_there() -> None:
-    for chart in re.findall(r"!\[[^]]*\]\(([^)]+)\)", document.PAGE.read_text("utf-8")):
-        assert (document.DOCS / chart).read_text("utf-8").count("<svg") == 1
-
-
-def test_all_that_is_kept_is_numbers_and_names(tmp_path: Path) -> None:
-    """No text of a transcript: sessions by the start of their file's name, ways and tasks by theirs."""
-    for held in document.load().values():
-        for row in held["rows"]:
-            words = [value for value in row.values() if isinstance(value, str)]
-            assert all(len(word) <= 24 for word in words), words
-            json.dumps(row)
 
 
 # --- with a model -------------------------------------------------------------------------------------------

@@ -1,8 +1,13 @@
 """The benchmark: `python -m tests.bench [SECTION ...] [--quick] [--json FILE] [--save]`, or `make bench`.
 
-Sections: speed, store, memory, gateway, load, search, graded (estimates), recall, needed, rereads; without a name all
-of them. Figures are measured on this machine, now; those with a target are the ones the project promises. Ends with 1
-if one was missed. `--save` keeps the rows of the last three in docs/benchmarks and makes docs/benchmarks.md of them.
+    speed, gateway, load, search, store, memory     figures, those with a target promised by the project
+    recall, needed, rereads                         what can still be had of what left
+    graded                                          errors of the estimates, by model family
+    peers, roundtrips                               beside the peers, in process and through the gateway
+    crowd                                           fifty sessions at once through the gateway
+
+Without a name all of them. Measured on this machine, now. Ends with 1 if a target was missed. `--save` keeps the
+results in docs/benchmarks and makes docs/benchmarks.md of them. `make peers` installs the peers.
 """
 
 from __future__ import annotations
@@ -20,7 +25,10 @@ from pathlib import Path
 from tests.bench import document
 from tests.bench.figures import Measure, Section
 
-SECTIONS = ("speed", "store", "memory", "gateway", "load", "search", "graded", "recall", "needed", "rereads")
+SECTIONS = (
+    *("speed", "store", "memory", "gateway", "load", "search"),
+    *("graded", "recall", "needed", "rereads", "peers", "roundtrips", "crowd"),
+)
 
 
 def measured(name: str, quick: bool) -> Section:
@@ -47,11 +55,11 @@ def main() -> int:
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     found: list[Section] = []
     for name in given.sections or SECTIONS:
-        begun = time.perf_counter()
+        begun, load = time.perf_counter(), os.getloadavg()[0]
         found.append(measured(name, given.quick))
         print(f"\n{found[-1].table()}\n  ({time.perf_counter() - begun:.0f} s)", flush=True)
-        if given.save and found[-1].rows:
-            document.keep(found[-1])
+        if given.save and found[-1].figures:
+            document.keep(found[-1], round(load, 2))
     if given.json is not None:
         data = {section.name: [figure.as_data() for figure in section.figures] for section in found}
         given.json.write_text(json.dumps(data, indent=2) + "\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`rows`: all that was measured, for a section whose results are kept with the documents."""
+    """`rows`: all that was measured, where it is more than the figures; `made`: seeds, settings, other versions."""
 
     name: str
     about: str
     figures: Sequence[Figure]
     rows: Sequence[Mapping[str, Any]] = ()
+    made: Mapping[str, Any] = field(default_factory=dict)
 
     def table(self) -> str:
         rows = [("", "measured", "target", ""), *(figure.cells() for figure in self.figures)]

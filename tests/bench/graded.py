@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.bench import estimates
 from tests.bench.figures import Figure, Section
@@ -32,6 +34,38 @@ def run(folder: Path, quick: bool) -> Section:
         errors = estimates.pooled(sessions, what)
         for word, at, most in (("median", 0.5, median), ("90th", 0.9, ninetieth)):
             figures.append(Figure(f"{name}, {word}", estimates.quantile(errors, at) * 100, "%", most))
-    return Section(
-        "graded", "estimates against the provider's counts, pooled over the recorded Claude sessions", figures
-    )
+    about = "estimates against the provider's counts, pooled over the recorded Claude sessions"
+    made = {
+        "least_prompt": estimates.LEAST_PROMPT,
+        "share": list(estimates.SHARE),
+        "withheld": f"1 report of {estimates.HELD_EVERY}",
+    }
+    return Section("graded", about, figures, list(_rows(sessions)), made)
+
+
+def family(model: str) -> str:
+    """As a bill knows it: the model without date and variant."""
+    return model.split("[")[0].removesuffix("-latest").rsplit("-20", 1)[0]
+
+
+def _rows(sessions: Sequence[estimates.Graded]) -> Iterator[dict[str, Any]]:
+    """One a model family, Claude first."""
+    names = sorted({family(one.model) for one in sessions}, key=lambda name: ("claude" not in name, name))
+    for name in names:
+        chosen = [one for one in sessions if family(one.model) == name]
+        yield {"family": name, "sessions": len({one.session for one in chosen}), **_errors(chosen)}
+
+
+def _errors(chosen: Sequence[estimates.Graded]) -> dict[str, Any]:
+    """How many, and per cent; None of nothing."""
+    found: dict[str, Any] = {}
+    for what, said in (("next", "next_cold"), ("next+", "next_carried"), ("answer", "next_answer")):
+        errors = estimates.pooled(chosen, what, lambda _: True)
+        found["next_n"] = len(errors)
+        found[said] = round(estimates.mean(errors) * 100, 3) if errors else None
+    for what, said in (("growth", "growth"), ("rate", "cut_cold"), ("rate+", "cut_carried")):
+        errors = estimates.pooled(chosen, what, lambda _: True)
+        found["cut_n"] = len(errors)
+        for word, at in (("p50", 0.5), ("p90", 0.9)):
+            found[f"{said}_{word}"] = round(estimates.quantile(errors, at) * 100, 3) if errors else None
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,8 +32,9 @@ KEY = SimpleNamespace(
 )
 
 
-def messages(requests: int, result_chars: int, seed: object = 0) -> list[Json]:
-    """The history of so many requests, ending where the last of them is sent. Two messages a request."""
+def messages(requests: int, result_chars: int, seed: object = 0, called: Sequence[str] = ("Read",)) -> list[Json]:
+    """The history of so many requests, ending where the last of them is sent. Two messages a request; tools are called
+    in this order, again and again."""
     made: list[Json] = []
     for n in range(requests):
         turn, step = divmod(n, PER_TURN)
@@ -42,7 +43,7 @@ def messages(requests: int, result_chars: int, seed: object = 0) -> list[Json]:
             continue
         call, path = f"toolu_{seed}_{turn}_{step}", f"src/{turn}/module_{step}.py"
         said = text(f"Step {step}: {prose(120, seed, turn, step)}")
-        made.append(assistant(said, tool_use(call, file_path=path)))
+        made.append(assistant(said, tool_use(call, called[n % len(called)], file_path=path)))
         made.append(results(tool_result(call, listing(int(result_chars * SPREAD[n % 10]), seed, turn, step))))
         if step == PER_TURN - 1:
             made.append(assistant(text(f"Task {turn} is done. {prose(300, seed, turn, 'end')}")))
@@ -72,7 +73,10 @@ def bodies(history: list[Json], first: int = 1) -> Iterator[bytes]:
 
 def as_gateway(raw: bytes, call_id: str, session: str) -> Json:
     """A body as the gateway hands it to a hook: parsed anew, its own fields beside the client's."""
-    body: Json = orjson.loads(raw)
+    return gateway_fields(orjson.loads(raw), call_id, session)
+
+
+def gateway_fields(body: Json, call_id: str, session: str) -> Json:
     headers = {"x-claude-code-session-id": session, "user-agent": "claude-cli/2.1.332 (external, cli)"}
     body["litellm_call_id"] = call_id
     body["litellm_metadata"] = {"user_api_key": KEY.api_key}
