@@ -105,7 +105,7 @@ def configuration(upstream: str, **settings: Any) -> Json:
         ],
         "litellm_settings": {"callbacks": ["openmem_hook.handler"], "num_retries": 0},
         "general_settings": {"master_key": key_of("master"), "custom_auth": "identities.check"},
-        "callback_settings": {"openmem": {"trim_at_tokens": TRIM_AT, **settings}},
+        "callback_settings": {"openmem": {"trim_at_tokens": TRIM_AT, "deadline_s": 20, **settings}},
     }
 
 
@@ -188,7 +188,7 @@ class Gateway:
     def failures(self, since: int = 0) -> list[str]:
         """What the log says, from this byte on, of requests that passed without the plugin."""
         told = self.log.read_bytes()[since:].decode(errors="replace").splitlines()
-        return [line for line in told if "passed without changes of ours" in line]
+        return [line for line in told if "passed without new changes of ours" in line]
 
 
 def _lives(pid: int) -> bool:
