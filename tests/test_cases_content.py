@@ -687,3 +687,29 @@ async def test_an_unknown_model_is_told_of_once(new_hook: NewHook, caplog) -> No
         await talk.send({**request, "model": "claude-sonnet-4-5"})
     told = [r.message for r in caplog.records if "no context window known" in r.message]
     assert told == ["openmem: no context window known for model who-knows; default limits apply"]
+
+
+async def test_a_turn_of_notices_answered_in_words_is_cut_like_any_other(new_hook: NewHook) -> None:
+    talk = Conversation(new_hook(trim_at_tokens=3_000, compress_over_tokens=0), "one")
+    history = [a.user("Watch the builds."), a.assistant(a.tool_use("t0")), a.results(a.tool_result("t0", "started"))]
+    history.append(a.assistant("Watching."))
+    for n in range(40):
+        told = f"<task-notification>\n<task-id>{n}</task-id>\n<summary>{prose(1200, n)}</summary>\n</task-notification>"
+        history.append(a.user(told))
+        out = await talk.send(a.body(*history))
+        history.append(a.assistant(f"Noted: {prose(600, n, 9)}"))
+    assert talk.trims() > 1
+    assert len(orjson.dumps(messages_of(out))) < 3_000 * 4
+    assert "Watch the builds." in str(messages_of(out)[0])
+
+
+async def test_of_two_parallel_results_one_stays_short_when_the_other_is_cleared(new_hook: NewHook) -> None:
+    talk = Conversation(new_hook(compress_over_tokens=300, chars_per_token=2.5), "one")
+    calls = a.assistant(a.tool_use("t1"), a.tool_use("t2"))
+    both = a.results(a.tool_result("t1", listing(6_000, 1)), a.tool_result("t2", listing(6_000, 2)))
+    later = [a.assistant(a.tool_use("t3")), a.results(a.tool_result("t3", "ok"))]
+    await talk.send(a.body(a.user("Go."), calls, both))
+    out = await talk.send(a.body(a.user("Go."), calls, both, *later))
+    one = a.results(a.tool_result("t1", listing(6_000, 1)), a.tool_result("t2", "[Old tool result content cleared]"))
+    again = await talk.send(a.body(a.user("Go."), calls, one, *later))
+    assert messages_of(again)[2]["content"][0] == messages_of(out)[2]["content"][0]

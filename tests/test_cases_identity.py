@@ -33,7 +33,7 @@ from tests.kit import builders as a
 from tests.kit.builders import FORMATS, Format, Json, chat, responses
 from tests.kit.filler import listing, prose
 from tests.kit.histories import bodies, format_of, growth
-from tests.kit.prefix import assert_prefix, assert_untouched, broken_at
+from tests.kit.prefix import assert_prefix, assert_untouched, broken_at, check
 from tests.test_identity import ACCOUNT, DEVICE, HOSTILE, ROWS
 from tests.walk import walking
 
@@ -585,3 +585,51 @@ async def test_the_owners_cut_stays_when_another_key_sends_its_session_id_and_ot
     assert_prefix(before, after, "anthropic")
     assert rows(hook, "SELECT count(*) FROM messages", TWIN) == [(3,)]
     assert rows(hook, "SELECT count(*) FROM messages WHERE text LIKE '%My own%'") == [(0,)]
+
+
+# --- one session through several APIs, and histories that repeat themselves ----------------------------------------
+
+
+def talk_of(fmt: Format, turns: int) -> Json:
+    words: Any = {"anthropic": a, "chat": chat, "responses": responses}[fmt]
+    said = [(words.user(f"Q{n} {prose(500, n)}"), words.assistant(f"A{n} {prose(500, n, 2)}")) for n in range(turns)]
+    return words.body(*(message for pair in said for message in pair), words.user(f"Now {turns}."))
+
+
+@formats
+@pytest.mark.parametrize("other", FORMATS)
+async def test_a_session_that_changes_its_api_gets_no_head_of_the_other(
+    new_hook: NewHook, fmt: Format, other: Format
+) -> None:
+    hook = new_hook(trim_at_tokens=2_500, compress_over_tokens=0)
+    headers = {"x-session-id": "one"}
+    for turns in range(1, 9):
+        assert not check(await send(hook, talk_of(fmt, turns), headers, fmt=fmt), fmt)
+    out = await send(hook, talk_of(other, 9), headers, fmt=other)
+    assert not check(out, other)
+    assert trimmed(out)
+
+
+@pytest.mark.parametrize("unique", [True, False])
+async def test_an_old_result_cleared_in_a_history_that_repeats_itself_takes_no_newer_message_along(
+    new_hook: NewHook, unique: bool
+) -> None:
+    """A polling loop whose server gives each call the same id: many places look like the anchor's."""
+
+    def history(polls: int, cleared: bool = False) -> Json:
+        made = [chat.system("You are."), chat.user("Poll until the build is green.")]
+        for n in range(6 + polls):
+            call = f"call_{n}" if unique else "call_0"
+            said = listing(800, n) if n < 6 else "pending " + "." * 300
+            said = "[Old tool result content cleared]" if cleared and n == 1 else said
+            made += [chat.assistant(None, chat.call(call, path=f"f{min(n, 6)}")), chat.result(call, said)]
+        return chat.body(*made)
+
+    line = Conversation(new_hook(trim_at_tokens=3_000, compress_over_tokens=0))
+    for polls in range(1, 26):
+        before = await line.send(history(polls))
+    trims = line.trims()
+    line.last = None
+    after = await line.send(history(26, cleared=True))
+    assert trims == line.trims() >= 1
+    assert len(messages_of(after)) == len(messages_of(before)) + 2

@@ -69,3 +69,24 @@ async def test_a_reminder_of_its_own_at_the_end_starts_no_thread(new_hook: NewHo
         talk.last = None
         await talk.send(reminded)
     assert len({row.thread for row in talk.rows()}) == 1
+
+
+async def test_words_merged_into_the_newest_result_leave_no_older_row_in_sight(new_hook: NewHook) -> None:
+    """A person who stops the agent: what they type stands beside the result that was sent alone before."""
+    talk = Conversation(new_hook(trim_at_tokens=6_000, compress_over_tokens=0))
+    body = session("anthropic", exchanges=30, size=2_000)
+    messages = body["messages"]
+    stopped = {"role": "user", "content": [*messages[6]["content"], {"type": "text", "text": "No, the other one."}]}
+    for end in (3, 5, 7):
+        await talk.send({**body, "messages": messages[:end]})
+    talk.last = None
+    for end in range(7, len(messages) + 1, 2):
+        out = await talk.send({**body, "messages": [*messages[:6], stopped, *messages[7:end]]})
+    shown = [row.raw for row in talk.rows() if row.shown]
+    assert talk.trims() > 1
+    assert all(message in messages_in(out, messages) for message in shown if message not in (messages[6], stopped))
+
+
+def messages_in(out: dict, messages: list) -> list:
+    """Those of these messages that a request shows whole, and the first, which carries the pointer."""
+    return [messages[0], *(message for message in messages if message in out["messages"])]
