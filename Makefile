@@ -20,10 +20,8 @@ demo: $(READY)  ## watch a long session through the real gateway and a scripted 
 serve: $(READY)  ## run the gateway on 127.0.0.1:4000 with litellm_config.yaml (ARGS="--port 4100" for options)
 	@exec $(BIN)/openmem serve $(ARGS)
 
-# The tests that run the real gateway come by themselves, a file to a worker: each starts processes of its own.
 test: check  ## format, lint, types, import contracts, all tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not e2e" $(ARGS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m e2e $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 clients: $(READY)  ## install the agents that people use with npm and run them through the gateway (ARGS=codex: only that one)
 	$(BIN)/python -m tests.clients $(ARGS)

@@ -69,6 +69,10 @@ class Followed:
         self.kept()
         self.counted()
 
+    def usages(self) -> list[Json]:
+        """The records of its threads; titles beside them have none."""
+        return [usage for usage in self.events("usage") if usage["thread"]]
+
     def accepted(self) -> None:
         refused = [note["errors"] for note in self.requests if note["status"] == 400]
         assert not refused, refused
@@ -105,8 +109,8 @@ class Followed:
 
     def counted(self) -> None:
         """One usage record for each answer, with the provider's numbers."""
-        until(lambda: len(self.events("usage")) >= len(self.answered), f"usage of {self.tag}")
-        assert Counter(map(of_record, self.events("usage"))) == Counter(map(of_provider, self.answered))
+        until(lambda: len(self.usages()) >= len(self.answered), f"usage of {self.tag}")
+        assert Counter(map(of_record, self.usages())) == Counter(map(of_provider, self.answered))
 
 
 def _cached(note: Json) -> int:

@@ -95,7 +95,7 @@ def scattered(body: Json, rng: Random) -> Json:
 def test_breakpoints_of_the_client_are_never_more_after_a_trim(shared: ContextHook) -> None:
     trimmed = recreated = 0
 
-    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
     @given(bodies("anthropic", size=200), randoms(use_true_random=False), st.integers(1000, 5000))
     def every(plain: Json, rng: Random, trim_at: int) -> None:
         nonlocal trimmed, recreated

@@ -150,7 +150,7 @@ def count_equal(body: Json) -> list[int]:
 @lawful
 @given(fmt=formats, data=st.data())
 def test_l5_a_break_gets_under_the_limit_or_as_low_as_the_law_allows(fmt: Format, data: st.DataObject) -> None:
-    body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=9))
+    body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=7))
     with walking() as walk:
         for request in growth(body):
             trims = len(walk.events("trim"))
@@ -199,7 +199,7 @@ def test_l6_workers_on_one_store_send_the_same_bytes(fmt: Format, data: st.DataO
     with walking() as walk:
         walk.join(**SMALL)
         walk.join(**{**SMALL, "trim_to_fraction": 0.6})
-        for request in growth(body)[-6:]:
+        for request in growth(body)[-4:]:
             sent = [canonical(walk.send(request, worker)) for worker in (0, 1, 2, 0)]
             assert len(set(sent)) == 1
 
@@ -266,7 +266,7 @@ def test_l8_small_drift_finds_the_same_cut_and_sends_the_same_head(fmt: Format, 
     body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
     with walking() as walk:
-        for request in growth(body):
+        for request in growth(body)[::-2][::-1]:  # every other one, the last among them
             walk.send(request)
         cuts = walk.rows("SELECT name, payload FROM edits WHERE kind = 'cut' ORDER BY id")
         rows = walk.rows("SELECT count(*) FROM records")
