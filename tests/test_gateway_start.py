@@ -99,10 +99,13 @@ def test_the_line_is_not_told_again_as_a_traceback(log_filters, capsys) -> None:
     with pytest.raises(SettingsError) as raised:
         startup.checked_settings({"openmem": {"enabled": 3}}, {}, None)
     server = logging.getLogger("uvicorn.error")
-    server.addHandler(handler)  # a server that ran in this process may have ended its propagation
+    server.addHandler(handler)  # a server that ran in this process may have ended its propagation, and its words
+    level, server.disabled = server.level, False
+    server.setLevel(logging.ERROR)
     server.error("Traceback (most recent call last):\n ...\nSettingsError: %s", raised.value)
     server.error("Application startup failed. Exiting.")
     server.removeHandler(handler)
+    server.setLevel(level)
     assert told == ["Application startup failed. Exiting."]
 
 
