@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then command -v "$$p"; break; fi; done)
 EXAMPLES ?= 3000
+# Each of the gateways that are started would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo serve test clients check format laws bench peers clean
 
@@ -59,5 +61,5 @@ $(READY): pyproject.toml
 	@$(PYTHON) -m venv $(VENV) 2>/dev/null || $(PYTHON) -m venv --without-pip $(VENV)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m pip --python $(BIN)/python install --quiet pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'  # five times faster than pip 23
-	@$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]'  # half of the modules are never imported
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
