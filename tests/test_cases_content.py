@@ -9,6 +9,7 @@ import re
 import sqlite3
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,10 @@ import orjson
 import pytest
 
 from openmem_hook import config, fingerprint
+from openmem_hook.compaction import wording
 from openmem_hook.compaction.wording import NOTE
+from openmem_hook.compactor import Compactor, Request
+from openmem_hook.formats import anthropic
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.messages import split_lines
 from openmem_hook.store import fulltext, names
@@ -713,3 +717,45 @@ async def test_of_two_parallel_results_one_stays_short_when_the_other_is_cleared
     one = a.results(a.tool_result("t1", listing(6_000, 1)), a.tool_result("t2", "[Old tool result content cleared]"))
     again = await talk.send(a.body(a.user("Go."), calls, one, *later))
     assert messages_of(again)[2]["content"][0] == messages_of(out)[2]["content"][0]
+
+
+async def test_a_result_that_claims_to_be_a_short_form_is_shortened_where_it_is_long(new_hook: NewHook) -> None:
+    talk = Conversation(new_hook(compress_over_tokens=300, chars_per_token=2.5), "one")
+    claim = wording.short_header("0123456789abcdef", 10, 10**14)
+    results = [a.tool_result("t1", f"{claim}\n{listing(60_000)}"), a.tool_result("t2", f"{claim}\n{listing(900)}")]
+    calls = a.assistant(a.tool_use("t1"), a.tool_use("t2"))
+    out = await talk.send(a.body(a.user("Go."), calls, a.results(*results)))
+    long, short = (block["content"] for block in messages_of(out)[2]["content"])
+    assert len(long) < 2_000
+    assert short == results[1]["content"]
+
+
+@pytest.mark.parametrize("before", ["Go.", "words of an old history " * 30_000])
+async def test_results_after_a_compaction_are_shortened_whatever_stands_before_it(before: str, tmp_path: Path) -> None:
+    """What the provider's compaction stands for costs nothing: it is no saving either."""
+    messages = [a.user(before), a.assistant({"type": "compaction", "content": "A recap."}, a.tool_use("t0"))]
+    messages.append(a.results(a.tool_result("t0", listing(80_000, 0))))
+    for n in (1, 2):
+        messages += [a.assistant(a.tool_use(f"t{n}")), a.results(a.tool_result(f"t{n}", listing(80_000, n)))]
+    settings = config.Settings(compress_over_tokens=0)
+    limits = config.limits(settings, config.ModelFacts("m", window=80_000, max_output=32_000))
+    work = Compactor(tmp_path)
+    asked = Request(anthropic, a.body(*messages), "user:a", "s", "", "", "m", settings, limits, call_id="c")
+    out = await work.compact_request(asked)
+    work.close()
+    assert limits.hard == 60_000
+    assert len(orjson.dumps(out.body["messages"][1:])) < limits.hard * 2.5
+
+
+async def test_requests_of_titles_alone_leave_no_growing_memory(new_hook: NewHook) -> None:
+    hook = new_hook()
+    talk = Conversation(hook, "one")
+    await talk.send(a.body(a.user("Go."), tools=[a.tool("Read")]))
+    for n in range(700):
+        title = a.body(a.user(f"Title for {n}"), system=f"Name it, number {n}.")
+        title.pop("tools", None)
+        talk.last = None
+        await talk.send(title)
+    (live,) = hook.compactor.pool.known()
+    assert len(live.memo.facts) < 400
+    assert len(live.memo.overheads) < 400

@@ -530,3 +530,20 @@ async def test_cancellation_during_a_replay_is_raised_again(new_hook, state_dir,
         with pytest.raises(asyncio.CancelledError):
             await sending
     await client.go_on(2)
+
+
+async def test_a_replay_has_a_deadline_too(new_hook, state_dir, monkeypatch) -> None:
+    """Memory alone answers, but its threads may be taken: the client's own body goes out then."""
+    client = Client(new_hook(**{**TIGHT, "deadline_s": 0.2}), "anthropic")
+    await client.go_on(2)
+    ended = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(compactor, "decide", raising)
+        patch.setattr(client.hook.compactor, "_replay", lambda request: ended.wait(30))
+        body = from_gateway(session("anthropic", exchanges=2), "anthropic", "session-1", "late")
+        begun = time.monotonic()
+        out = await client.hook.async_pre_call_hook(make_key(), None, body, "anthropic_messages")
+        taken = time.monotonic() - begun
+        ended.set()
+    assert out is body
+    assert taken < 15

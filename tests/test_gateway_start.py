@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -21,8 +22,9 @@ import pytest
 import yaml
 
 from demo.gateway import OFFLINE, free_port
+from openmem_hook.compactor import Compactor
 from openmem_hook.config import SettingsError
-from openmem_hook.gateway import startup
+from openmem_hook.gateway import hook, startup
 
 REPO = Path(__file__).parent.parent
 START_S = 240
@@ -114,6 +116,13 @@ def log_filters() -> Iterator[None]:
     """Takes away the filters that a refused start leaves on the server's log."""
     yield
     logging.getLogger("uvicorn.error").filters.clear()
+
+
+def test_a_gateway_whose_mcp_sdk_does_not_fit_goes_without_the_search_tools(tmp_path, monkeypatch, caplog) -> None:
+    monkeypatch.setitem(sys.modules, "openmem_hook.gateway.routes", None)
+    with contextlib.closing(Compactor(tmp_path)) as compactor, caplog.at_level(logging.WARNING, "openmem"):
+        hook._serve_tools(compactor, "user")
+    assert "openmem: no search tools" in caplog.text
 
 
 # --- the real gateway ---------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -389,6 +390,28 @@ def test_an_edit_committed_too_late_is_taken_back_and_stays_so(path: Path, db: s
     assert list(loaded(db).cuts) == [b"anchor"]
 
 
+class Unsent(Ticket):
+    """The request went out without its edits while they were committed."""
+
+    def written(self) -> bool:
+        return False
+
+
+def test_a_shorter_form_that_was_committed_too_late_gives_way_to_the_one_that_was_sent(db: sqlite3.Connection) -> None:
+    state = loaded(db)
+    assert claimed(db, state, row("one", in_context=False), swaps=[swap()])
+    shorter = replace(swap(), text="shorter", reason="hard")
+    with pytest.raises(sessions.AbandonedError):
+        sessions.claim(db, state, Write(next(iter(state.threads.values())), (), (), [shorter]), Unsent())
+    assert loaded(db).swaps == state.swaps == {(b"key", "tool:1"): swap()}
+
+
+def test_a_new_thread_begins_with_its_parents_offset_for_every_worker(db: sqlite3.Connection) -> None:
+    state = loaded(db)
+    assert sessions.claim(db, state, Write(replace(thread(), offset=2_000.0), [row("one")]), Ticket())
+    assert [known.offset for known in loaded(db).threads.values()] == [2_000.0]
+
+
 def test_another_worker_that_saw_an_edit_before_it_was_taken_back_forgets_it(
     path: Path, db: sqlite3.Connection
 ) -> None:
@@ -678,6 +701,19 @@ def test_the_deepest_anchor_of_another_session_is_found(pool: Pool) -> None:
         None,
         "parent",
     ]
+
+
+def test_of_several_sessions_with_the_same_edit_the_newest_is_found(pool: Pool) -> None:
+    def use(db: sqlite3.Connection) -> Any:
+        found = []
+        for names_by_age in (["a", "b"], ["b", "a"]):
+            for age, name in enumerate(names_by_age):
+                catalog.touch(db, name, 1_000.0 * len(found) + age, "", "")
+                catalog.index_edits(db, name, [b"anchor"], [])
+            found.append(catalog.find_anchor(db, [b"anchor"], "new"))
+        return found
+
+    assert pool.catalog("tenant", use) == [(b"anchor", "b"), (b"anchor", "a")]
 
 
 async def test_a_chore_is_begun_by_one_of_many_workers(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def savings_of(draft: Draft) -> Savings | None:
     return Savings(round(draft.estimate + saved), round(draft.estimate)) if saved else None
 
 
-def _result_chars(draft: Draft) -> dict[tuple[bytes, str], int]:
+def _whole_chars(draft: Draft) -> dict[tuple[bytes, str], int]:
     """Characters of each result as the client sent it."""
     history = draft.history
     placed = zip(history.keys, history.facts, strict=True)
@@ -232,7 +232,7 @@ def _result_chars(draft: Draft) -> dict[tuple[bytes, str], int]:
 
 def events_of(draft: Draft, about: Mapping[str, Any]) -> list[Event]:
     short = [swap for swap in draft.new_swaps if swap.reason == "size"]
-    whole = _result_chars(draft) if short else {}
+    whole = _whole_chars(draft) if short else {}
     found = [
         Event(
             "compression",

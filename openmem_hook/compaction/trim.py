@@ -178,9 +178,9 @@ def _anchored(facts: Sequence[Facts], at: int, start: int) -> int | None:
     return at if at >= start else None
 
 
-def _pinned(history: History, at: int, outputs: Sequence[Output], signed_from: int, running: int = 0) -> list[int]:
+def _pinned(history: History, at: int, outputs: Sequence[Output], signed_from: int, running: int) -> list[int]:
     """Messages before `at` that must stay, with their exchanges: tool references in use, what a provider signed at or
-    after `signed_from`, and, in the running turn, what nobody here knows."""
+    after `signed_from`, and, in the running turn (from `running` on), what nobody here knows."""
     facts = history.facts
     pins = [i for i in range(history.fixed, at) if facts[i].signed or facts[i].references or facts[i].kind == "unknown"]
     if not pins:
@@ -206,9 +206,8 @@ def _thought(facts: Sequence[Facts], at: int, start: int) -> int:
 
 def _without_typed(history: History, allowed: Sequence[bool], outputs: Sequence[Output]) -> Iterator[Choice]:
     """Nothing typed is left to carry the pointer (a compaction stands before a running turn): it stands alone."""
-    exchanges = list(outputs)
-    for at in _starts(history, allowed, history.fixed, exchanges):
-        if at > history.fixed and _opened(history, at, history.fixed, exchanges, []) == []:
+    for at in _starts(history, allowed, history.fixed, outputs):
+        if at > history.fixed and _opened(history, at, history.fixed, outputs, []) == []:
             yield Choice(_compaction(history), None, at - 1, history.fixed)
 
 

@@ -38,8 +38,8 @@ REPORTS_KEPT = 4_000
 class SessionState:
     """What is known of a session. `sent`: keys of messages sent that the database doesn't hold; `ended`: edits it
     holds that count no more; `writes`: decisions written since the last chores, `behind`: it is time for them,
-    `chore`: the next one. `sights`: id of the cut that a
-    thread's newest request had, "" for none. Dicts that a reader without the lock walks through are replaced."""
+    `chore`: the next one. `sights`: id of the cut that a thread's newest request had, "" for none. Dicts that a reader
+    without the lock walks through are replaced, not changed."""
 
     measured: dict[bytes, float | None] = field(default_factory=dict)
     digests: dict[bytes, bytes] = field(default_factory=dict)
