@@ -21,6 +21,7 @@ from openmem_hook.replay.provider.counting import message_tokens
 from openmem_hook.replay.trial import TENANT, run
 from openmem_hook.store import names
 from openmem_hook.tools import Caller, Desk
+from tests.bench.estimates import corpus_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,19 @@ class Boundary:
 
     def tokens(self, messages: Sequence[Any]) -> int:
         return sum(message_tokens(raw, self.session.format) for raw in messages)
+
+
+QUICK = 3
+"""Transcripts looked at in a hurry."""
+
+
+def rows_at(pattern: str, at: Callable[[Boundary], dict[str, Any]], quick: bool) -> list[dict[str, Any]]:
+    """What `at` says of each boundary in the corpus files of this pattern."""
+    paths = sorted(corpus_dir().glob(pattern))
+    rows: list[dict[str, Any]] = []
+    for path in paths[:QUICK] if quick else paths:
+        each(path, lambda boundary: rows.append(at(boundary)))
+    return rows
 
 
 def each(path: Path, visit: Callable[[Boundary], None]) -> None:

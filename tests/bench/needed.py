@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.bench import estimates
-from tests.bench.boundaries import Boundary, each
+from tests.bench.boundaries import Boundary, rows_at
+from tests.bench.estimates import corpus_dir
 from tests.bench.figures import Figure, Section
 
 MESSAGES = 40
@@ -66,13 +66,9 @@ def found(boundary: Boundary, detail: str, **more: str) -> bool:
 
 
 def run(folder: Path, quick: bool) -> Section:
-    corpus = estimates.corpus_dir()
-    paths = sorted(corpus.glob("*/*.jsonl*"))
-    rows: list[dict[str, Any]] = []
-    for path in paths[:3] if quick else paths:
-        each(path, lambda boundary: rows.append(at(boundary)))
+    rows = rows_at("*/*.jsonl*", at, quick)
     if not rows:
-        return Section("needed", f"left out: no compaction in {corpus}", ())
+        return Section("needed", f"left out: no compaction in {corpus_dir()}", ())
     return Section("needed", "details written again after a real compaction", _figures(rows), rows)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.bench import estimates
-from tests.bench.boundaries import Boundary, each
+from tests.bench.boundaries import Boundary, rows_at
+from tests.bench.estimates import corpus_dir
 from tests.bench.figures import Figure, Section
 
 TOP = 3
@@ -75,14 +75,10 @@ def given(boundary: Boundary, path: str, stored: Sequence[str], more: dict[str, 
 
 
 def run(folder: Path, quick: bool) -> Section:
-    corpus = estimates.corpus_dir()
-    paths = sorted(corpus.glob("claude-code/*.jsonl*"))
-    rows: list[dict[str, Any]] = []
-    for path in paths[:3] if quick else paths:
-        each(path, lambda boundary: rows.append(at(boundary)))
+    rows = rows_at("claude-code/*.jsonl*", at, quick)
     files = sum(row["files_again"] for row in rows)
     if not files:
-        return Section("rereads", f"left out: no file is read again after a compaction in {corpus}", ())
+        return Section("rereads", f"left out: no file is read again after a compaction in {corpus_dir()}", ())
     figures = [
         Figure("reads that open a file again", 100 * _sum(rows, "reads_again") / _sum(rows, "reads"), "%"),
         Figure("stored text in the top 3", 100 * _sum(rows, "plain") / files, "%"),

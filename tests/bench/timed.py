@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.bench.markdown import NOTHING, number, share, table
@@ -64,19 +64,8 @@ def peers(held: Held) -> Iterator[str]:
     made, cells = held["made"], _cells(held)
     yield _PEERS.format(window=made["window"], cut_off=number(made["cut_off_s"]))
     yield from _left_out(made)
-    sizes = _sizes(cells)
-    ways = list(dict.fromkeys(row["way"] for row in cells))
-    yield table(
-        ("in process: median (95th) of a request", *(f"{size:g} MB" for size in sizes)),
-        [(way, *(_time(_cell(cells, way, size)) for size in sizes)) for way in ways],
-    )
-    yield table(
-        ("", *(f"sent on at {size:g} MB" for size in sizes), "steps that kept the prefix", "bytes of it kept"),
-        [
-            (way, *(share(_cell(cells, way, size)["sent_share"]) for size in sizes), *_prefix(cells, way))
-            for way in ways
-        ],
-    )
+    yield from _by_size(cells, "in process: median (95th) of a request", _prefix, ("bytes of it kept",))
+    sizes, ways = _sizes(cells), _ways(cells)
     yield table(
         (
             "",
@@ -86,6 +75,28 @@ def peers(held: Held) -> Iterator[str]:
         ),
         [(way, *_memory(cells, way, sizes)) for way in ways],
     )
+
+
+def _by_size(
+    cells: Rows, title: str, over_all: Callable[[Rows, str], tuple[str, ...]], columns: Sequence[str]
+) -> Iterator[str]:
+    """Two tables, a way a line: times at each size; what was sent on, then what `over_all` says of all sizes."""
+    sizes, ways = _sizes(cells), _ways(cells)
+    yield table(
+        (title, *(f"{size:g} MB" for size in sizes)),
+        [(way, *(_time(_cell(cells, way, size)) for size in sizes)) for way in ways],
+    )
+    yield table(
+        ("", *(f"sent on at {size:g} MB" for size in sizes), "steps that kept the prefix", *columns),
+        [
+            (way, *(share(_cell(cells, way, size)["sent_share"]) for size in sizes), *over_all(cells, way))
+            for way in ways
+        ],
+    )
+
+
+def _ways(cells: Rows) -> list[str]:
+    return list(dict.fromkeys(row["way"] for row in cells))
 
 
 def _cells(held: Held) -> Rows:
@@ -139,19 +150,8 @@ def roundtrips(held: Held) -> Iterator[str]:
     made, cells = held["made"], _cells(held)
     yield _ROUNDTRIPS.format(rounds=made["rounds"], cut_off=number(made["cut_off_s"]))
     yield from _left_out(made)
-    sizes = _sizes(cells)
-    ways = list(dict.fromkeys(row["way"] for row in cells))
-    yield table(
-        ("through the gateway: median (95th) of a round trip", *(f"{size:g} MB" for size in sizes)),
-        [(way, *(_time(_cell(cells, way, size)) for size in sizes)) for way in ways],
-    )
-    yield table(
-        ("", *(f"sent on at {size:g} MB" for size in sizes), "steps that kept the prefix", "memory", "on disk"),
-        [
-            (way, *(share(_cell(cells, way, size)["sent_share"]) for size in sizes), *_held_by(cells, way))
-            for way in ways
-        ],
-    )
+    title = "through the gateway: median (95th) of a round trip"
+    yield from _by_size(cells, title, _held_by, ("memory", "on disk"))
 
 
 def _held_by(cells: Rows, way: str) -> tuple[str, str, str]:
