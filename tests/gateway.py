@@ -249,7 +249,8 @@ class Upstream(Provider):
         found = TAG.search(raw)
         self.log[-1]["tag"] = tag = found[0].decode() if found else ""
         if tag in self.silent:
-            return replace(reply, events=tuple(event for event in reply.events if not event[1].get("usage")))
+            told = ((name, said) for name, said in reply.events if not said.get("usage"))
+            return replace(reply, events=tuple((name, without_usage(said)) for name, said in told))
         return reply
 
     def requests(self, tag: str) -> list[Json]:
@@ -258,6 +259,11 @@ class Upstream(Provider):
     def sent(self, text: str) -> list[Json]:
         """The newest bodies that hold this text."""
         return [body for body in list(self.bodies) if text in json.dumps(body)]
+
+
+def without_usage(said: Json) -> Json:
+    """An event whose response, if it holds one, tells no usage."""
+    return {**said, "response": {**said["response"], "usage": None}} if "response" in said else said
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ async def test_a_client_that_hangs_up_in_mid_stream_and_asks_again(follow, clien
         await hang_up(session)
         await session.agent.resume()
     await session.turns(2)
-    session.holds()
+    session.holds(hung_up=2)
     assert session.events("trim")
 
 
@@ -85,9 +85,11 @@ def told(session: Followed) -> Counter[object]:
     return Counter(of_record(usage) for usage in session.events("usage") if usage["prompt_tokens"] is not None)
 
 
-async def test_a_provider_that_reports_no_usage_is_not_given_one(follow, upstream) -> None:
-    upstream.silent.add("tag-silent")
-    session = follow("opencode", "tag-silent")
+@pytest.mark.parametrize("client", ["codex", "opencode"])
+async def test_a_provider_that_reports_no_usage_is_not_given_one(follow, upstream, client: str) -> None:
+    """Anthropic's own clients can't do without."""
+    upstream.silent.add(f"tag-silent-{client}")
+    session = follow(client, f"tag-silent-{client}")
     await session.turns(3)
     session.accepted()
     session.kept()

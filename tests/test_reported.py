@@ -7,6 +7,7 @@ from typing import Any
 
 import litellm
 import pytest
+from litellm.responses.streaming_iterator import _estimate_usage_from_text
 
 from openmem_hook.formats.usage import Usage
 from openmem_hook.gateway.reported import reported_usage
@@ -51,6 +52,25 @@ def response(usage: dict[str, Any]) -> Any:
 async def test_of_a_stream_only_what_the_provider_said_is_taken(given: dict[str, Any], expected: Usage) -> None:
     kwargs = {"stream": True, "messages": MESSAGES, "model": "kit"}
     assert await reported_usage(kwargs, response(given)) == expected
+
+
+INPUT = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Please read the file."}]},
+    {"type": "function_call", "call_id": "c1", "name": "shell", "arguments": '{"command": "cat file"}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "nothing of note"},
+]
+ASKED = {"instructions": "You are an agent.", "tools": [{"type": "function", "name": "shell", "parameters": {}}]}
+
+
+@pytest.mark.parametrize("optional", [{}, ASKED], ids=["bare", "with instructions"])
+@pytest.mark.parametrize("apart", [0, 1], ids=["made up", "reported"])
+async def test_of_a_responses_stream_too(optional: dict[str, Any], apart: int) -> None:
+    """The count is the one of LiteLLM's own, as it puts it in; the tokenizer is that of the model asked for."""
+    guessed = _estimate_usage_from_text("gpt-5.5", INPUT, {"input": INPUT, **optional}, "the answer")
+    told = {"prompt_tokens": guessed.input_tokens + apart, "prompt_tokens_details": None}
+    kwargs = {"stream": True, "call_type": "aresponses", "model": "gpt-5.5", "input": INPUT, "messages": INPUT}
+    found = await reported_usage(kwargs | {"optional_params": optional}, response(told))
+    assert found == (Usage(guessed.input_tokens + 1) if apart else Usage())
 
 
 async def test_a_whole_answer_is_taken_at_its_word() -> None:

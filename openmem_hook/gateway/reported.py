@@ -20,6 +20,7 @@ from openmem_hook.formats.usage import Usage, mapping_of, read_usage
 
 _WRITES = ("cache_creation_tokens", "cache_write_tokens", "cache_creation_token_details")
 _FILLED_IN = "cached_tokens"
+_RESPONSES = "litellm.responses.litellm_completion_transformation.transformation"
 
 
 async def reported_usage(kwargs: Mapping[str, Any], response: Any) -> Usage:
@@ -57,13 +58,21 @@ def _passed_through(response: Mapping[str, Any]) -> Any:
 
 async def _is_made_up(kwargs: Mapping[str, Any], response: Any, prompt_tokens: int) -> bool:
     """True where the count is the very one that LiteLLM's tokenizer gives. It takes its time, so in a thread."""
-    model = getattr(response, "model", None) or kwargs.get("model")
-    return await asyncio.to_thread(_counted, model, kwargs.get("messages")) == prompt_tokens
+    return await asyncio.to_thread(_counted, kwargs, response) == prompt_tokens
 
 
-def _counted(model: Any, messages: Any) -> int | None:
-    counter = getattr(sys.modules.get("litellm"), "token_counter", None)
+def _counted(kwargs: Mapping[str, Any], response: Any) -> int | None:
+    """The prompt tokens that LiteLLM makes up: for Responses, of the chat messages that it turns the input into and
+    by the tokenizer of the model asked for; else by that of the model that answered."""
+    litellm, responses = sys.modules.get("litellm"), sys.modules.get(_RESPONSES)
+    model, messages = kwargs.get("model"), kwargs.get("messages")
     try:
-        return None if counter is None else int(counter(model=model, messages=messages))
+        if kwargs.get("call_type") in ("responses", "aresponses"):
+            optional = mapping_of(kwargs.get("optional_params"))
+            transform = responses.LiteLLMCompletionResponsesConfig.transform_responses_api_input_to_messages  # type: ignore[union-attr]
+            messages = transform(input=kwargs.get("input"), responses_api_request=optional)
+        else:
+            model = getattr(response, "model", None) or model
+        return int(litellm.token_counter(model=model, messages=messages))  # type: ignore[union-attr]
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
