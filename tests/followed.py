@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -79,11 +79,14 @@ class Followed:
         assert not self.gateway.failures(self.begun)
         assert self.answered
 
-    def bounded(self) -> None:
-        over = [
-            note["prompt_tokens"] for note in self.answered if note["prompt_tokens"] > TRIM_AT * SLACK[note["route"]]
-        ]
-        assert not over, f"prompts over {TRIM_AT}: {over}"
+    def bounded(self, but: Container[int] = ()) -> None:
+        """`but`: places among the answered requests that may be over."""
+        over = {
+            at: note["prompt_tokens"]
+            for at, note in enumerate(self.answered)
+            if note["prompt_tokens"] > TRIM_AT * SLACK[note["route"]] and at not in but
+        }
+        assert not over, f"prompts over {TRIM_AT}, of {len(self.answered)}: {over}"
 
     def cached(self) -> None:
         """The cache held all of the request before, but once for each trim."""
