@@ -46,6 +46,7 @@ from openmem_hook.messages import Adapter, History, Memo
 from openmem_hook.recorder import Pending, Recorder
 from openmem_hook.retention import Retention
 from openmem_hook.store import catalog, names, sessions
+from openmem_hook.store.breather import Breather
 from openmem_hook.store.database import StoreError
 from openmem_hook.store.pool import LOCK_S, Live, Pool, SessionBusyError
 from openmem_hook.store.waiting import Ticket
@@ -196,8 +197,7 @@ class Compactor:
         if ticket.over:
             raise sessions.AbandonedError  # it waited too long for a thread
         started = time.perf_counter()
-        live_memo = self._memo(request)
-        history = decode(request.adapter, request.body, live_memo)
+        history = decode(request.adapter, request.body, self._memo(request), Breather())
         folder, name = self._place(request, history)
         if name is None:
             return self._without_store(request, history)
@@ -282,7 +282,8 @@ class Compactor:
         if not place.thread and place.shared <= history.lead and self._adopt(history, live):
             placed, place, thread = self._placed(request, history, live.state, calibration)
         known = _known(live.state, calibration, thread.offset, request.model)
-        draft = decide(self._draft(request, placed, live.name, known, thread, edits=request.may_edit, memo=live.memo))
+        draft = self._draft(request, placed, live.name, known, thread, edits=request.may_edit, memo=live.memo)
+        draft = decide(draft, Breather())
         return draft, thread, place
 
     def _placed(
@@ -362,7 +363,7 @@ class Compactor:
         """What this decision writes: new rows with their visibility, edits, events."""
         state, history = live.state, draft.history
         new = [i for i, key in enumerate(history.keys) if key not in state.measured]
-        rows = rows_of(draft, new, shown_whole(draft, new))
+        rows = rows_of(draft, new, shown_whole(draft, new), Breather())
         hidden, shown = hidden_by(draft), list[bytes]()
         went = thread.id and state.sights.get(thread.id) != _sight(draft)  # back, or on again; or nobody here knows
         if went and draft.new_cut is None:

@@ -85,9 +85,11 @@ class Draft:
 Step = Callable[[Draft], Draft]
 
 
-def decide(draft: Draft) -> Draft:
+def decide(draft: Draft, pause: Callable[[], object] = lambda: None) -> Draft:
+    """`pause` is called between two steps."""
     for step in STEPS:
         draft = step(draft)
+        pause()
     return draft
 
 

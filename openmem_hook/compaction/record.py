@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,8 +146,10 @@ def _shown_by_head(history: History, anchor: int, shown: Sequence[bytes]) -> set
     return found
 
 
-def rows_of(draft: Draft, new: Sequence[int], whole: set[int]) -> list[NewRow]:
-    """Rows for the messages at these places."""
+def rows_of(
+    draft: Draft, new: Sequence[int], whole: set[int], pause: Callable[[], object] = lambda: None
+) -> list[NewRow]:
+    """Rows for the messages at these places. `pause` is called after each."""
     if not new:
         return []
     history, adapter = draft.history, draft.adapter
@@ -170,6 +172,7 @@ def rows_of(draft: Draft, new: Sequence[int], whole: set[int]) -> list[NewRow]:
                 body=fingerprint.dump(raw),
             )
         )
+        pause()
     return rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from openmem_hook import fingerprint, tokens
@@ -19,10 +19,15 @@ def messages_of(adapter: Adapter, body: Mapping[str, Any]) -> list[Raw]:
     return [given] if isinstance(given, str) else given
 
 
-def decode(adapter: Adapter, body: Mapping[str, Any], memo: Memo) -> History:
-    """The body's messages with their facts and fingerprints. `memo` is read and added to."""
-    messages = messages_of(adapter, body)
-    facts = [remembered(adapter, raw, memo) for raw in messages]
+def decode(
+    adapter: Adapter, body: Mapping[str, Any], memo: Memo, pause: Callable[[], object] = lambda: None
+) -> History:
+    """The body's messages with their facts and fingerprints. `memo` is read and added to. `pause` is called between
+    two messages, since this takes longest where all are new."""
+    messages, facts = messages_of(adapter, body), list[Facts]()
+    for raw in messages:
+        facts.append(remembered(adapter, raw, memo))
+        pause()
     lead = adapter.lead_of(messages)
     folded, fixed = _compaction(facts, lead)
     named = memo.named = _named(facts, lead, memo.named)

@@ -20,7 +20,8 @@ from urllib.parse import quote
 
 from openmem_hook.fingerprint import load
 from openmem_hook.formats import adapter_named
-from openmem_hook.store import database, fulltext, sessions, words
+from openmem_hook.store import breather, database, fulltext, sessions, words
+from openmem_hook.store.breather import Breather
 from openmem_hook.store.database import StoreError
 from openmem_hook.store.fulltext import LINE_BITS
 from openmem_hook.store.patterns import OutOfTimeError, Pattern
@@ -33,8 +34,6 @@ LINES_SHOWN = 3
 """Matching lines kept of a message."""
 _STEPS = 20_000
 """SQLite's own instructions between two looks at the clock: less than a millisecond."""
-_BREATH_S = 0.001
-"""Seconds of Python's work between two moments in which others may run."""
 _FEW_LINES = 5_000
 
 
@@ -175,18 +174,6 @@ def catch_up(live: Live, seconds: float) -> bool:
     return False
 
 
-class Breather:
-    """Lets others run while Python works: a loop that calls this often enough holds nobody up."""
-
-    def __init__(self) -> None:
-        self._since = time.perf_counter()
-
-    def __call__(self) -> None:
-        if time.perf_counter() - self._since > _BREATH_S:
-            time.sleep(0.000_05)
-            self._since = time.perf_counter()
-
-
 # --- words ------------------------------------------------------------------------------------------------
 
 
@@ -316,7 +303,7 @@ def _stands_in(folded: str, text: str) -> bool:
 
 def _search_aside(db: Reader, query: words.Query, filters: Filters) -> Found:
     """The same over messages that the index does not hold yet or can't be trusted with."""
-    found, breathe = Found(), Breather()
+    found, breathe = Found(), Breather(breather.SEARCH_S)
     for seq in _aside(db, filters):
         text = _text(db, seq)
         folded = words.fold(text)
@@ -407,7 +394,7 @@ def _in_messages(db: Reader, pattern: Pattern, filters: Filters, until: float) -
         "SELECT m.seq, m.text FROM records r CROSS JOIN messages m ON m.seq = r.seq "  # noqa: S608
         f"WHERE {condition} ORDER BY r.seq DESC"
     )
-    breathe = Breather()
+    breathe = Breather(breather.SEARCH_S)
     for seq, text in _in_time(db.execute(sql, values)):
         at, number = 0, 1
         for begin in pattern.lines_in(text, until):

@@ -20,6 +20,7 @@ from openmem_hook.compaction.estimate import Report, ReportKey
 from openmem_hook.compaction.record import Adopted, Event, Thread, UsageWrite, Write
 from openmem_hook.messages import split_lines
 from openmem_hook.store import database, fulltext
+from openmem_hook.store.breather import Breather
 from openmem_hook.tokens import Sizes
 
 DICTIONARY_BYTES = 32_768
@@ -325,8 +326,9 @@ def _write_rows(db: sqlite3.Connection, write: Write, thread: Thread) -> None:
         "INSERT OR IGNORE INTO records (seq, key, past, digest, thread, role, kind, tool_name, in_context, created_at, "
         "format, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     )
-    seq = db.execute("SELECT coalesce(max(seq), 0) FROM records").fetchone()[0]
+    seq, breathe = db.execute("SELECT coalesce(max(seq), 0) FROM records").fetchone()[0], Breather()
     for row in write.rows:
+        breathe()
         names = (row.key, row.past, row.digest, thread.id, row.role, row.kind, row.tool_name, row.in_context)
         values = (seq + 1, *names, write.now, row.format, pack(row.body, row.text))
         if db.execute(insert, values).rowcount:
