@@ -256,6 +256,7 @@ class Compactor:
         live.longest = max(live.longest, len(history))
         if len(live.memo.facts) > MEMO_SLACK * live.longest + 64:
             live.memo.facts.clear()
+            live.memo.files.clear()
         if _auxiliary(history, live):
             return self._replayed_aside(request, history, live)
         if self._touch(live, request):

@@ -126,6 +126,11 @@ class Named(NamedTuple):
     first: int
 
 
+class NamedFile(NamedTuple):
+    path: str
+    written: bool
+
+
 @dataclass(slots=True)
 class Memo:
     """What was found out about exact bytes: resent messages and tools are hashed, not looked at again.
@@ -133,11 +138,13 @@ class Memo:
     The keys are Python's own keyed hashes: a third of the time of a digest, and a whole history is hashed with
     every request. Nothing outside this process and session meets them.
 
-    `named`: the names of the newest history's messages; the next one goes on where it differs.
+    `named`: the names of the newest history's messages; the next one goes on where it differs. `files`: what the calls
+    of an output name, read and written, by the output's digest; every cut goes over all that left before it again.
     """
 
     facts: dict[int, Facts] = field(default_factory=dict)
     overheads: dict[int, Sizes] = field(default_factory=dict)
+    files: dict[bytes, Sequence[NamedFile]] = field(default_factory=dict)
     named: Named = field(default_factory=lambda: Named((), [], [], 0))
 
 

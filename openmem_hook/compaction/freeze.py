@@ -10,7 +10,7 @@ from openmem_hook.compaction import wording
 from openmem_hook.compaction.edits import Cut, SwapMap, sent_message
 from openmem_hook.compaction.standing import trail
 from openmem_hook.compaction.trim import Choice
-from openmem_hook.messages import Adapter, History, Part, Raw, facts_about
+from openmem_hook.messages import Adapter, History, Memo, NamedFile, Part, Raw, facts_about
 from openmem_hook.tokens import ZERO
 
 _SEARCH_TOOL = "smart_compact_search"
@@ -27,9 +27,10 @@ def freeze(
     session: str,
     reason: str,
     generation: int,
+    memo: Memo,
 ) -> Cut:
-    """The cut for a choice. Nothing in it depends on anything but its arguments."""
-    text = wording.pointer(session, trimmed(adapter, history, choice))
+    """The cut for a choice. Nothing in it depends on anything but its arguments. `memo` is read and added to."""
+    text = wording.pointer(session, trimmed(adapter, history, choice, memo))
     head: list[Raw] = []
     shown: list[bytes] = []
     for i in choice.kept:
@@ -66,8 +67,8 @@ def _before(history: History, anchor: int) -> bytes | None:
     return next((history.facts[i].digest for i in places if history.facts[i].identifies), None)
 
 
-def trimmed(adapter: Adapter, history: History, choice: Choice) -> wording.Trimmed:
-    """The pointer's map: made by rule from what left."""
+def trimmed(adapter: Adapter, history: History, choice: Choice, memo: Memo) -> wording.Trimmed:
+    """The pointer's map: made by rule from what left, the latest mention of a file last."""
     typed: list[str] = []
     read: dict[str, None] = {}
     written: dict[str, None] = {}
@@ -77,8 +78,10 @@ def trimmed(adapter: Adapter, history: History, choice: Choice) -> wording.Trimm
         if fact.kind in ("typed", "mixed"):
             typed.append(_first_words(adapter.parts_of(history.messages[i])))
         elif fact.calls:
-            for part in adapter.parts_of(history.messages[i]):
-                _note_files(part, read, written)
+            for file in _files_of(adapter, history, i, memo):
+                target = written if file.written else read
+                target.pop(file.path, None)
+                target[file.path] = None
     return wording.Trimmed(
         messages=len(dropped),
         turns=sum(history.facts[i].kind == "typed" for i in dropped),
@@ -93,12 +96,17 @@ def _first_words(parts: Sequence[Part]) -> str:
     return next((part.text for part in parts if part.kind == "text" and part.text.strip()), "")
 
 
-def _note_files(part: Part, read: dict[str, None], written: dict[str, None]) -> None:
-    """Files that a call names by an argument, the latest mention last."""
-    if part.kind != "call":
-        return
-    patched = _PATCHED.findall(part.text)
-    target = written if patched or _WRITES.search(part.name) else read
-    for path in [*patched, *_PATH.findall(part.text)]:
-        target.pop(path, None)
-        target[path] = None
+def _files_of(adapter: Adapter, history: History, index: int, memo: Memo) -> Sequence[NamedFile]:
+    digest = history.facts[index].digest
+    known = memo.files.get(digest)
+    if known is None:
+        calls = [part for part in adapter.parts_of(history.messages[index]) if part.kind == "call"]
+        known = memo.files[digest] = [file for part in calls for file in _named_files(part)]
+    return known
+
+
+def _named_files(call: Part) -> list[NamedFile]:
+    """Files that a call names by an argument."""
+    patched = _PATCHED.findall(call.text)
+    written = bool(patched or _WRITES.search(call.name))
+    return [NamedFile(path, written) for path in [*patched, *_PATH.findall(call.text)]]

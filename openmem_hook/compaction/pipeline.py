@@ -223,7 +223,8 @@ def cut(draft: Draft) -> Draft:
     if choice is None or not _worth(draft, choice, reason, gain):
         told = "nothing_to_trim" if choice is None or gain <= 0 or reason == "forced" else ""
         return replace(draft, note_event=told, reason=reason if reason == "hard" else "")
-    made = freeze(draft.adapter, draft.history, choice, draft.swaps, draft.session, reason, len(draft.known.cuts) + 1)
+    generation = len(draft.known.cuts) + 1
+    made = freeze(draft.adapter, draft.history, choice, draft.swaps, draft.session, reason, generation, draft.memo)
     gone = {draft.history.keys[i] for i in range(choice.anchor + 1)}
     left = tuple(swap for swap in draft.new_swaps if swap.key not in gone or _is_kept(draft, choice, swap))
     standing = Standing(made, choice.anchor)
