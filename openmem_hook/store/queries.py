@@ -35,6 +35,8 @@ LINES_SHOWN = 3
 _STEPS = 20_000
 """SQLite's own instructions between two looks at the clock: less than a millisecond."""
 _FEW_LINES = 5_000
+_SHORT_LINES = 200
+"""Up to so many lines are looked through faster here than the index finds its matches among them."""
 
 
 _NOT_OUR_OWN = (
@@ -222,15 +224,20 @@ class _Indexed:
 
     def lines_of(self, seq: int) -> tuple[tuple[int, ...], int]:
         """The lines of a message to be shown, and how many match."""
-        sql, values = self._lines(self._query.pieces, "f.rowid")
         low, high = seq << LINE_BITS, (seq + 1) << LINE_BITS
+        few = "SELECT id, text FROM lines WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
+        texts = [text for _, text in self._db.execute(few, (low, high, _SHORT_LINES + 1))]
+        if len(texts) <= _SHORT_LINES:
+            chosen, matching = _chosen(self._query, texts, [words.fold(text) for text in texts])
+            return tuple(low | number for number in chosen), matching
+        sql, values = self._lines(self._query.pieces, "f.rowid")
         ids = [row[0] for row in self._db.execute(f"{sql} AND f.rowid > {low} AND f.rowid < {high}", values)]
         if ids:
             return tuple(ids[:LINES_SHOWN]), len(ids)
         any_of = "SELECT rowid FROM lines_fts WHERE lines_fts MATCH ? AND rowid > ? AND rowid < ? LIMIT ?"
         near = self._db.execute(any_of, (self._query.expression("OR"), low, high, _FEW_LINES))
-        chosen = words.best_lines(self._query, [_line(self._db, row[0]) for row in near], LINES_SHOWN)
-        return tuple(low | number for number, _ in chosen), 0
+        best = words.best_lines(self._query, [_line(self._db, row[0]) for row in near], LINES_SHOWN)
+        return tuple(low | number for number, _ in best), 0
 
     def _lines(self, pieces: Sequence[words.Piece], what: str) -> tuple[str, list[Any]]:
         """SQL for the lines that have these pieces."""
@@ -311,17 +318,22 @@ def _search_aside(db: Reader, query: words.Query, filters: Filters) -> Found:
         if not query.in_all(folded):
             continue
         found.total += 1
-        matching = words.lines_with(query, folded.split("\n"))
-        found.line_matches += len(matching)
-        numbers = [at + 1 for at in matching[:LINES_SHOWN]]
-        numbers = numbers or [n for n, _ in words.best_lines(query, enumerate(text.split("\n"), 1), LINES_SHOWN)]
+        numbers, matching = _chosen(query, text.split("\n"), folded.split("\n"))
+        found.line_matches += matching
         often = sum(folded.count(piece.folded) for piece in query.pieces)
         lines = tuple(seq << LINE_BITS | number for number in numbers)
-        found.places.append(Place(seq, often * 2.2 / (often + 1.2), lines, len(matching)))
+        found.places.append(Place(seq, often * 2.2 / (often + 1.2), lines, matching))
     stored = int(db.execute("SELECT max(seq) FROM records").fetchone()[0] or 0)
     rarity = max(math.log(max(stored - found.total + 0.5, 1.0) / (found.total + 0.5)), 1e-6)
     found.places = [replace(place, score=place.score * rarity) for place in found.places]
     return found
+
+
+def _chosen(query: words.Query, lines: Sequence[str], folded: Sequence[str]) -> tuple[list[int], int]:
+    """Numbers, from 1, of the lines of a message to be shown, and how many match."""
+    matching = words.lines_with(query, folded)
+    numbers = [at + 1 for at in matching[:LINES_SHOWN]]
+    return numbers or [n for n, _ in words.best_lines(query, enumerate(lines, 1), LINES_SHOWN)], len(matching)
 
 
 def _aside(db: Reader, filters: Filters) -> list[int]:
