@@ -178,6 +178,14 @@ def test_line_matches_equals_a_naive_count(behind: bool, shelf: Shelf) -> None:
         assert number(shelf.search(query), "line_matches") == naive(query, lines), query
 
 
+def test_short_and_long_messages_show_the_same_lines(shelf: Shelf, monkeypatch) -> None:
+    """The matching lines of a short message are looked for in its text, those of a long one in the index."""
+    shelf.put(random_rows(1)[::2])  # of Latin script, which the index can be trusted with
+    short = {query: shelf.search(query).text for query in QUERIES}
+    monkeypatch.setattr(queries, "_SHORT_LINES", 0)
+    assert {query: shelf.search(query).text for query in QUERIES} == short
+
+
 PATTERNS = (r"alpha", r"^beta", r"beta$", r"\bdelta\b", r"x\.y.*42", r"(?i)error", r"[^a]+", r"alpha\s+beta", r"a|b",
             r"", r"(?<!alpha )beta", r"\Aalpha", r"42\Z", r"(alpha|beta) \1", r"alpha(?! beta)", r"检.", r"\d{2}",
             r"(?s)alpha.*beta", r"(?x) alpha \s beta", r"delta(?:-one)? alpha", r"a++l",
