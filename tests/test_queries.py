@@ -12,7 +12,7 @@ import pytest
 from openmem_hook.store import patterns, queries, words
 from openmem_hook.store.database import migrations
 from openmem_hook.store.queries import Filters
-from tests.shelf import LARGE, NOW, Shelf, found_lines, number, reply, result, said
+from tests.shelf import LARGE, NOW, Row, Shelf, found_lines, number, reply, result, said
 
 
 @pytest.fixture
@@ -258,6 +258,52 @@ def test_all_words_may_stand_in_different_lines_of_a_message(shelf: Shelf) -> No
     answer = shelf.search("alpha beta")
     assert (number(answer, "total_matches"), number(answer, "line_matches")) == (1, 0)
     assert found_lines(answer) == ["alpha first", "beta last"]
+
+
+READ = Row("file_path: /srv/app.py", "assistant", "call", "Read")
+EDIT = Row("file_path: /srv/app.py", "assistant", "call", "Edit")
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["indexed", "not indexed yet"])
+def test_a_path_brings_what_the_calls_that_name_it_returned(behind: bool, shelf: Shelf) -> None:
+    """Beside the rows and not counted: a file's text doesn't say its own path."""
+    rows = [
+        READ,
+        result("old text"),
+        said("see /srv/app.py"),
+        READ,
+        result("\nimport sys\nnew text"),
+        EDIT,
+        result("done"),
+    ]
+    session = shelf.put([LARGE, *rows] if behind else rows, behind=behind)
+    answer = shelf.search("/srv/app.py")
+    assert (number(answer, "total_matches"), found_lines(answer)) == (1, ["see /srv/app.py"])
+    at = answer.text.splitlines().index(f"results of the newest calls that name it, session_id={session}:")
+    first = 2 if behind else 1
+    assert answer.text.splitlines()[at + 1 : at + 3] == [
+        f"  ~ seq={first + 4} role=tool kind=result| import sys",
+        f"  ~ seq={first + 1} role=tool kind=result| old text",
+    ]
+    assert "| done" not in answer.text
+    assert "old text" in shelf.search("app.py").text
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"query": "app"},
+        {"query": "srv app.py"},
+        {"query": "/srv/app.py", "role": "tool"},
+        {"query": "/srv/app.py", "in_context": True},
+        {"query": "/srv/app.py", "until": "2026-01-01"},
+        {"pattern": r"/srv/app\.py"},
+    ],
+    ids=str,
+)
+def test_only_a_path_does_and_under_the_same_filters(asked, shelf: Shelf) -> None:
+    shelf.put([READ, result("the text", shown=False), said("see /srv/app.py, the app of srv")])
+    assert "the text" not in shelf.ask("smart_compact_search", **asked).text
 
 
 def test_the_tools_own_answers_are_not_found_again(shelf: Shelf) -> None:

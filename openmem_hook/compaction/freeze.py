@@ -108,5 +108,10 @@ def _files_of(adapter: Adapter, history: History, index: int, memo: Memo) -> Seq
 def _named_files(call: Part) -> list[NamedFile]:
     """Files that a call names by an argument."""
     patched = _PATCHED.findall(call.text)
-    written = bool(patched or _WRITES.search(call.name))
+    written = bool(patched or writes(call.name))
     return [NamedFile(path, written) for path in [*patched, *_PATH.findall(call.text)]]
+
+
+def writes(tool_name: str) -> bool:
+    """Whether a tool changes files, by its name."""
+    return _WRITES.search(tool_name) is not None

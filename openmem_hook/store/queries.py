@@ -7,6 +7,7 @@ does not hold yet are looked at here, so that counts are exact at any moment.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sqlite3
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from openmem_hook.compaction.freeze import writes
 from openmem_hook.fingerprint import load
 from openmem_hook.formats import adapter_named
 from openmem_hook.store import breather, database, fulltext, sessions, words
@@ -35,6 +37,8 @@ LINES_SHOWN = 3
 _STEPS = 20_000
 """SQLite's own instructions between two looks at the clock: less than a millisecond."""
 _FEW_LINES = 5_000
+_CALLS = 50
+"""Calls looked at for their results."""
 _SHORT_LINES = 200
 """Up to so many lines are looked through faster here than the index finds its matches among them."""
 
@@ -448,12 +452,13 @@ def neighbours(db: Reader, seq: int, count: int) -> list[tuple[Message, str]]:
             f"AND thread = (SELECT thread FROM records WHERE seq = ?1) ORDER BY seq {order} LIMIT ?2"
         )
         near += [row[0] for row in db.execute(sql, (seq, count))]
+    return [(message(db, other), _first_line(db, other)) for other in sorted(near)]
+
+
+def _first_line(db: Reader, seq: int) -> str:
     first = "SELECT text FROM lines WHERE id > ? AND id < ? AND trim(text) <> '' ORDER BY id LIMIT 1"
-    found = []
-    for other in sorted(near):
-        row = db.execute(first, (other << LINE_BITS, (other + 1) << LINE_BITS)).fetchone()
-        found.append((message(db, other), row[0] if row else ""))
-    return found
+    row = db.execute(first, (seq << LINE_BITS, (seq + 1) << LINE_BITS)).fetchone()
+    return row[0] if row else ""
 
 
 def lines_around(db: Reader, seq: int, number: int, count: int) -> list[tuple[int, str]]:
@@ -496,6 +501,32 @@ def _line(db: Reader, line: int) -> tuple[int, str]:
 
 def _number(line: int) -> int:
     return line & ((1 << LINE_BITS) - 1)
+
+
+def results_of_calls(db: Reader, query: words.Query, filters: Filters, most: int) -> list[tuple[Message, str]]:
+    """Results of the calls that match, newest first, with the beginnings of their texts. A result's own text seldom
+    says which file it is of: its call does. Calls that write tell only that they did, and are left out."""
+    found = search_words(db, query, replace(filters, roles=("assistant",), in_context=None), _CALLS)
+    calls = sorted((place.seq for place in found.places), reverse=True)
+    results = list[tuple[Message, str]]()
+    for call in (message(db, seq) for seq in calls):
+        if call.kind == "call" and not writes(call.tool_name):
+            results += _answers(db, call.seq, filters)
+        if len(results) >= most:
+            break
+    return results[:most]
+
+
+def _answers(db: Reader, call: int, filters: Filters) -> list[tuple[Message, str]]:
+    """The results right behind an output, as far as they count."""
+    condition, values = filters.sql()
+    behind = (
+        f"SELECT r.seq, r.kind, {condition} FROM records r WHERE r.seq > ? "  # noqa: S608 - words of ours
+        "AND r.thread = (SELECT thread FROM records WHERE seq = ?) ORDER BY r.seq LIMIT ?"
+    )
+    rows = db.execute(behind, (*values, call, call, _CALLS)).fetchall()
+    results = itertools.takewhile(lambda row: row[1] in ("result", "mixed"), rows)
+    return [(message(db, seq), _first_line(db, seq)) for seq, _, counts in results if counts]
 
 
 # --- a tenant's catalog -----------------------------------------------------------------------------------

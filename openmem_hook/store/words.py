@@ -35,6 +35,7 @@ _PROSE = ".,;:!?()[]{}<>'`“”‘’«»…"
 _MARKS = regex.compile("[\u0300-\u036f]")
 _ACCENTED = regex.compile("[\u00c0-\u024f\u0300-\u036f\u0370-\u052f\u1e00-\u1fff]")
 _WIDE = regex.compile("[\uff00-\uffef]+")
+_PATH = regex.compile(r"[^\s/\\]*[/\\][^\n]*|[^\s/\\]+\.[A-Za-z]\w{0,7}")
 _PIECES = regex.compile(r'"([^"]*)"|([^\s"]+)')
 
 
@@ -113,6 +114,11 @@ class Query:
     @property
     def runs_on(self) -> bool:
         return any(piece.runs_on for piece in self.pieces)
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it names one file: `src/app.py`, `app.py`."""
+        return len(self.pieces) == 1 and _PATH.fullmatch(self.pieces[0].text) is not None
 
     @property
     def verbatim(self) -> tuple[Piece, ...]:

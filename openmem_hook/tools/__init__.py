@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,8 @@ CATCH_UP_S = 2.0
 WORKERS = 4
 SEARCHING = 2
 """Threads that all searches over several sessions share: the store answers without the interpreter's lock."""
+RESULTS_OF_CALLS = 3
+"""Results shown, beside the rows, of calls that name the path that is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,9 @@ def _search(desk: Desk, caller: Caller, given: Mapping[str, Any]) -> str:
             db = searching.again(name)
             hit = queries.hit(db, place, asked if isinstance(asked, words.Query) else None, filters)
             rows.append(_row(db, len(rows) + 1, name, hit, asked, context))
+        calls = list(_results_of_calls(searching, found, asked, filters)) if "role" not in given else []
     told = [*_summary(asked, found, len(names) - len(found)), *([] if shown is found else _summary_of_wider(shown))]
+    told += calls
     return "\n".join([*told, *_fitting(rows, shown, bool(session))])
 
 
@@ -279,6 +283,25 @@ def _summary_of_wider(found: Mapping[str, Found]) -> Iterable[str]:
         yield f'with role="all" {total} messages match, in {matching} lines:'
     elif found and all(f.complete for f in found.values()):
         yield 'with role="all" no message matches either'
+
+
+def _results_of_calls(
+    searching: _Searching, found: Mapping[str, Found], asked: Asked, filters: Filters
+) -> Iterator[str]:
+    """Where a path is looked for, most want the file: what the calls that name it returned."""
+    if not (isinstance(asked, words.Query) and asked.is_path):
+        return
+    left = RESULTS_OF_CALLS
+    for name in found:
+        results = list[tuple[queries.Message, str]]()
+        with suppress(*queries.FAULTS):  # what was found is told without them
+            results = queries.results_of_calls(searching.again(name), asked, filters, left)
+        if results:
+            yield f"results of the newest calls that name it, session_id={name}:"
+            yield from (answers.near_line(told, text) for told, text in results)
+        left -= len(results)
+        if not left:
+            return
 
 
 def _hints(asked: Asked) -> Iterable[str]:
@@ -414,7 +437,8 @@ TOOLS: Mapping[str, Tool] = {
                 "query": {
                     "type": "string",
                     "description": 'Words that all have to be there, case aside; "exact phrase"; prefix*. A word with '
-                    "signs inside (file.py, user-id) has to stand there just so.",
+                    "signs inside (file.py, user-id) has to stand there just so. A file's path also brings what the "
+                    "newest calls with it returned.",
                 },
                 "pattern": {
                     "type": "string",

@@ -209,7 +209,7 @@ _REREADS = """\
 ## Files read again
 
 At the same compactions in Claude Code's sessions: files that the agent had read before and opened again after it, until
-the session's end. A search for the path counts when a hit, or a message shown beside it, holds the first 400 characters
-of what was read before. A result's text holds no path, and the call that does is the agent's own: a search
-among what users and tools said, the default, can't find it.
+the session's end. A search for the path counts when one of the first three messages that it tells holds the first 400
+characters of what was read before. A result's text holds no path: a search for one tells the results of the newest
+calls that name it before all else.
 """

@@ -1,7 +1,7 @@
 """Files that an agent reads again after a real compaction: would a search for the path have given the stored text?
 
-Claude Code's Read calls alone; Codex reads through its shell. Two searches: the path as it is, and the path among all
-that was said with the messages beside each hit, since a result's text holds no path and stands next to its call.
+Claude Code's Read calls alone; Codex reads through its shell. Two searches: the path as it is, of which the first three
+messages told count, and the path among all that was said with the messages beside each hit.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ TOP = 3
 SAME_CHARS = 400
 """Of a file's stored text, that have to be in a message for it to hold the file."""
 SEQ = re.compile(r"^(?:#\d+ .*|  ~ )\bseq=(\d+) ", re.MULTILINE)
-SEARCHES: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("plain", {}),
-    ("neighbours", {"role": "all", "context": 1}),
+SEARCHES: tuple[tuple[str, int, dict[str, Any]], ...] = (
+    ("plain", TOP, {}),
+    ("neighbours", 3 * TOP, {"role": "all", "context": 1}),
 )
+"""Names, messages that count, in the order in which they are told, and what is asked for beside the path."""
 
 
 def reads(messages: Sequence[Any]) -> Iterator[tuple[str, str]]:
@@ -59,15 +60,15 @@ def at(boundary: Boundary) -> dict[str, Any]:
         "reads": len(after),
         "reads_again": sum(path in known for path in after),
         "files_again": len(again),
-        **{name: sum(given(boundary, path, known[path], more) for path in again) for name, more in SEARCHES},
+        **{name: sum(given(boundary, p, known[p], most, more) for p in again) for name, most, more in SEARCHES},
     }
 
 
-def given(boundary: Boundary, path: str, stored: Sequence[str], more: dict[str, Any]) -> bool:
-    """Whether one of the best hits, or what is shown beside it, holds the text of one of the reads."""
+def given(boundary: Boundary, path: str, stored: Sequence[str], most: int, more: dict[str, Any]) -> bool:
+    """Whether one of the first messages told holds the text of one of the reads."""
     told = boundary.ask("smart_compact_search", query=f'"{path}"', limit=TOP, **more)
     starts = [text.strip()[:SAME_CHARS] for text in stored]
-    for seq in dict.fromkeys(SEQ.findall(told)):
+    for seq in list(dict.fromkeys(SEQ.findall(told)))[:most]:
         held = boundary.ask("smart_compact_get", seq=int(seq))
         if any(start in held for start in starts):
             return True
