@@ -12,14 +12,26 @@ has fewer of them: with 2 ms the largest gap beside 2 MB seen for the first time
 ARGS=speed`), about what a thread leaves that only counts."""
 
 
+WORK_SHARE = 4.0
+"""Where others are busy it takes long to come back. Work then goes on for so many times as long, or it would starve."""
+
+
 class Breather:
     """Called often enough in a loop, it holds nobody up."""
 
     def __init__(self, every_s: float = REQUEST_S) -> None:
-        self._every_s = every_s
-        self._since = time.perf_counter()
+        self._every_s = self._rest_s = every_s
+        self._due, self._worked = time.perf_counter() + every_s, time.thread_time()
 
     def __call__(self) -> None:
-        if time.perf_counter() - self._since > self._every_s:
-            time.sleep(0.000_05)
-            self._since = time.perf_counter()
+        now = time.perf_counter()
+        if now < self._due:
+            return
+        left = self._rest_s - (time.thread_time() - self._worked)
+        if left > 0:  # the time went by while others ran
+            self._due = now + left
+            return
+        time.sleep(0.000_05)
+        back = time.perf_counter()
+        self._rest_s = max(self._every_s, WORK_SHARE * (back - now))
+        self._due, self._worked = back + self._rest_s, time.thread_time()
