@@ -260,10 +260,14 @@ def _is_bounded(weights: Vector) -> bool:
 def _is_covariance(doubt: Matrix) -> bool:
     """Square, symmetric, finite, and no correlation above one."""
     axes = range(len(LOWEST))
-    return [len(row) for row in doubt] == [len(LOWEST)] * len(LOWEST) and all(
-        doubt[i][i] > 0 and doubt[i][j] == doubt[j][i] and doubt[i][j] ** 2 <= doubt[i][i] * doubt[j][j] < math.inf
-        for i in axes
-        for j in axes
+    return (
+        [len(row) for row in doubt] == [len(LOWEST)] * len(LOWEST)
+        and all(0 < doubt[i][i] and doubt[i][i] * doubt[i][i] < math.inf for i in axes)
+        and all(
+            doubt[i][j] == doubt[j][i] and doubt[i][j] * doubt[i][j] <= doubt[i][i] * doubt[j][j]
+            for i in axes
+            for j in range(i)
+        )
     )
 
 

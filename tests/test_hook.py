@@ -361,7 +361,7 @@ async def test_a_request_that_failed_open_has_a_record_too_without_an_estimate(
     client, store = Client(new_hook(**TIGHT), "chat"), Store(state_dir)
     await client.go_on(2)
     with monkeypatch.context() as patch:
-        patch.setattr(compactor, "decide", lambda draft: 1 / 0)
+        patch.setattr(compactor, "decide", lambda *_: 1 / 0)
         await client.go_on()
     await client.report(777)
     found = usages(store)
@@ -412,7 +412,7 @@ async def test_a_failure_is_the_event_of_the_tenant_it_happened_to(new_hook, sta
     hook, store = new_hook(**TIGHT), Store(state_dir)
     clients = [Client(hook, "chat", key=make_key(f"user-{n}")) for n in range(4)]
     with monkeypatch.context() as patch:
-        patch.setattr(compactor, "decide", lambda draft: 1 / 0)
+        patch.setattr(compactor, "decide", lambda *_: 1 / 0)
         await asyncio.gather(*(client.go_on(n + 1) for n, client in enumerate(clients)))
     await answered(hook, "any")
     for n in range(4):
@@ -430,7 +430,7 @@ async def test_one_line_a_minute_says_what_is_wrong(new_hook, quiet_log, monkeyp
     hook = new_hook(**TIGHT)
     hook.watch = Watch(lambda: now[0])
     client = Client(hook, "chat")
-    monkeypatch.setattr(compactor, "decide", lambda draft: 1 / 0)
+    monkeypatch.setattr(compactor, "decide", lambda *_: 1 / 0)
     await client.go_on(3)
     now[0] += EVERY_S
     await client.go_on(2)
