@@ -262,7 +262,7 @@ def _is_covariance(doubt: Matrix) -> bool:
     axes = range(len(LOWEST))
     return (
         [len(row) for row in doubt] == [len(LOWEST)] * len(LOWEST)
-        and all(0 < doubt[i][i] and doubt[i][i] * doubt[i][i] < math.inf for i in axes)
+        and all(doubt[i][i] > 0 and doubt[i][i] * doubt[i][i] < math.inf for i in axes)
         and all(
             doubt[i][j] == doubt[j][i] and doubt[i][j] * doubt[i][j] <= doubt[i][i] * doubt[j][j]
             for i in axes
