@@ -40,7 +40,7 @@ class DemoError(Exception):
 def free_port() -> int:
     """A port that nobody listens on, below those that outgoing connections are given."""
     while True:
-        port = random.randint(10_000, 32_000)
+        port = random.SystemRandom().randint(10_000, 32_000)  # whoever seeds `random`, two processes don't meet
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
