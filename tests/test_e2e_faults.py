@@ -87,9 +87,11 @@ def told(session: Followed) -> Counter[object]:
 
 @pytest.mark.parametrize("client", ["codex", "opencode"])
 async def test_a_provider_that_reports_no_usage_is_not_given_one(follow, upstream, client: str) -> None:
-    """Anthropic's own clients can't do without."""
+    """Anthropic's own clients can't do without. Instructions are what LiteLLM counts beside a Responses input."""
     upstream.silent.add(f"tag-silent-{client}")
     session = follow(client, f"tag-silent-{client}")
+    if client == "codex":
+        session.agent.extra["instructions"] = "You are an agent that works in a folder."
     await session.turns(3)
     session.accepted()
     session.kept()

@@ -7,7 +7,7 @@ from typing import Any
 
 import litellm
 import pytest
-from litellm.responses.streaming_iterator import _estimate_usage_from_text
+from litellm.responses import streaming_iterator
 
 from openmem_hook.formats.usage import Usage
 from openmem_hook.gateway.reported import reported_usage
@@ -66,7 +66,7 @@ ASKED = {"instructions": "You are an agent.", "tools": [{"type": "function", "na
 @pytest.mark.parametrize("apart", [0, 1], ids=["made up", "reported"])
 async def test_of_a_responses_stream_too(optional: dict[str, Any], apart: int) -> None:
     """The count is the one of LiteLLM's own, as it puts it in; the tokenizer is that of the model asked for."""
-    guessed = _estimate_usage_from_text("gpt-5.5", INPUT, {"input": INPUT, **optional}, "the answer")
+    guessed = streaming_iterator._estimate_usage_from_text("gpt-5.5", INPUT, {"input": INPUT, **optional}, "the answer")
     told = {"prompt_tokens": guessed.input_tokens + apart, "prompt_tokens_details": None}
     kwargs = {"stream": True, "call_type": "aresponses", "model": "gpt-5.5", "input": INPUT, "messages": INPUT}
     found = await reported_usage(kwargs | {"optional_params": optional}, response(told))

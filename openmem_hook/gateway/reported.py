@@ -64,15 +64,16 @@ async def _is_made_up(kwargs: Mapping[str, Any], response: Any, prompt_tokens: i
 def _counted(kwargs: Mapping[str, Any], response: Any) -> int | None:
     """The prompt tokens that LiteLLM makes up: for Responses, of the chat messages that it turns the input into and
     by the tokenizer of the model asked for; else by that of the model that answered."""
-    litellm, responses = sys.modules.get("litellm"), sys.modules.get(_RESPONSES)
+    litellm: Any = sys.modules.get("litellm")
+    responses: Any = sys.modules.get(_RESPONSES)
     model, messages = kwargs.get("model"), kwargs.get("messages")
     try:
         if kwargs.get("call_type") in ("responses", "aresponses"):
             optional = mapping_of(kwargs.get("optional_params"))
-            transform = responses.LiteLLMCompletionResponsesConfig.transform_responses_api_input_to_messages  # type: ignore[union-attr]
+            transform = responses.LiteLLMCompletionResponsesConfig.transform_responses_api_input_to_messages
             messages = transform(input=kwargs.get("input"), responses_api_request=optional)
         else:
             model = getattr(response, "model", None) or model
-        return int(litellm.token_counter(model=model, messages=messages))  # type: ignore[union-attr]
-    except (ValueError, TypeError, KeyError, AttributeError):
+        return int(litellm.token_counter(model=model, messages=messages))
+    except (ValueError, TypeError, LookupError, AttributeError):
         return None
