@@ -289,6 +289,17 @@ def test_a_path_brings_what_the_calls_that_name_it_returned(behind: bool, shelf:
     assert "old text" in shelf.search("app.py").text
 
 
+def test_the_newest_call_comes_first_however_many_there_are(shelf: Shelf) -> None:
+    """Whatever it says beside the path, and with other calls of the same output before its result."""
+    older = [row for n in range(120) for row in (READ, result(f"text {n}"))]
+    newest = Row("file_path: /srv/app.py\n" + "offset: 1\n" * 400, "assistant", "call", "Read")
+    other = Row("file_path: /srv/other.py", "assistant", "call", "Read")
+    shelf.put([*older, newest, other, result("the newest text"), result("of the other")])
+    lines = shelf.search("/srv/app.py").text.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("results of the newest calls"))
+    assert [line.split("| ")[1] for line in lines[at + 1 : at + 4]] == ["the newest text", "of the other", "text 119"]
+
+
 @pytest.mark.parametrize(
     "asked",
     [

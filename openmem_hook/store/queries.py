@@ -37,8 +37,9 @@ LINES_SHOWN = 3
 _STEPS = 20_000
 """SQLite's own instructions between two looks at the clock: less than a millisecond."""
 _FEW_LINES = 5_000
-_CALLS = 50
-"""Calls looked at for their results."""
+_ALL = 1 << 31
+_BEHIND = 50
+"""Messages behind an output among which its results are looked for; parallel calls and theirs may be as many rows."""
 _SHORT_LINES = 200
 """Up to so many lines are looked through faster here than the index finds its matches among them."""
 
@@ -506,7 +507,7 @@ def _number(line: int) -> int:
 def results_of_calls(db: Reader, query: words.Query, filters: Filters, most: int) -> list[tuple[Message, str]]:
     """Results of the calls that match, newest first, with the beginnings of their texts. A result's own text seldom
     says which file it is of: its call does. Calls that write tell only that they did, and are left out."""
-    found = search_words(db, query, replace(filters, roles=("assistant",), in_context=None), _CALLS)
+    found = search_words(db, query, replace(filters, roles=("assistant",), in_context=None), _ALL)
     calls = sorted((place.seq for place in found.places), reverse=True)
     results = list[tuple[Message, str]]()
     for call in (message(db, seq) for seq in calls):
@@ -518,14 +519,15 @@ def results_of_calls(db: Reader, query: words.Query, filters: Filters, most: int
 
 
 def _answers(db: Reader, call: int, filters: Filters) -> list[tuple[Message, str]]:
-    """The results right behind an output, as far as they count."""
+    """The results behind an output, as far as they count. Other calls of it may stand between as rows of their own."""
     condition, values = filters.sql()
     behind = (
         f"SELECT r.seq, r.kind, {condition} FROM records r WHERE r.seq > ? "  # noqa: S608 - words of ours
         "AND r.thread = (SELECT thread FROM records WHERE seq = ?) ORDER BY r.seq LIMIT ?"
     )
-    rows = db.execute(behind, (*values, call, call, _CALLS)).fetchall()
-    results = itertools.takewhile(lambda row: row[1] in ("result", "mixed"), rows)
+    rows = iter(db.execute(behind, (*values, call, call, _BEHIND)).fetchall())
+    after_calls = itertools.dropwhile(lambda row: row[1] in ("call", "reasoning"), rows)
+    results = itertools.takewhile(lambda row: row[1] in ("result", "mixed"), after_calls)
     return [(message(db, seq), _first_line(db, seq)) for seq, _, counts in results if counts]
 
 

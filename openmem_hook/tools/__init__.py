@@ -291,8 +291,10 @@ def _results_of_calls(
     """Where a path is looked for, most want the file: what the calls that name it returned."""
     if not (isinstance(asked, words.Query) and asked.is_path):
         return
-    left = RESULTS_OF_CALLS
+    left, until = RESULTS_OF_CALLS, time.monotonic() + queries.SEARCH_S
     for name in found:
+        if not left or time.monotonic() > until:
+            return
         results = list[tuple[queries.Message, str]]()
         with suppress(*queries.FAULTS):  # what was found is told without them
             results = queries.results_of_calls(searching.again(name), asked, filters, left)
@@ -300,8 +302,6 @@ def _results_of_calls(
             yield f"results of the newest calls that name it, session_id={name}:"
             yield from (answers.near_line(told, text) for told, text in results)
         left -= len(results)
-        if not left:
-            return
 
 
 def _hints(asked: Asked) -> Iterable[str]:
