@@ -284,8 +284,7 @@ class Compactor:
             placed, place, thread = self._placed(request, history, live.state, calibration)
         known = _known(live.state, calibration, thread.offset, request.model)
         draft = self._draft(request, placed, live.name, known, thread, edits=request.may_edit, memo=live.memo)
-        draft = decide(draft, Breather())
-        return draft, thread, place
+        return decide(draft, Breather()), thread, place
 
     def _placed(
         self, request: Request, history: History, state: sessions.SessionState, calibration: Calibration

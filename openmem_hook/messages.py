@@ -8,7 +8,7 @@ is the passing view of one message while its facts are made, its row is written 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -124,6 +124,14 @@ class Named(NamedTuple):
     keys: Sequence[bytes]
     chain: Sequence[bytes]
     first: int
+
+
+Pause = Callable[[], object]
+"""Called between two pieces of long work, so that others may run."""
+
+
+def no_pause() -> None:
+    pass
 
 
 class NamedFile(NamedTuple):

@@ -18,7 +18,7 @@ from openmem_hook.compaction.freeze import freeze
 from openmem_hook.compaction.results import shorten
 from openmem_hook.compaction.standing import Followers, find_standing
 from openmem_hook.config import Limits
-from openmem_hook.messages import Adapter, Facts, History, Memo, Raw, remembered
+from openmem_hook.messages import Adapter, Facts, History, Memo, Pause, Raw, no_pause, remembered
 
 SHORT_SHARE = 0.5
 """A short form's cap as a share of the size above which results are compressed."""
@@ -85,7 +85,7 @@ class Draft:
 Step = Callable[[Draft], Draft]
 
 
-def decide(draft: Draft, pause: Callable[[], object] = lambda: None) -> Draft:
+def decide(draft: Draft, pause: Pause = no_pause) -> Draft:
     """`pause` is called between two steps."""
     for step in STEPS:
         draft = step(draft)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from openmem_hook import fingerprint, tokens
 from openmem_hook.compaction.edits import Cut, Swap
 from openmem_hook.compaction.pipeline import Draft
 from openmem_hook.compaction.threads import Place
-from openmem_hook.messages import History, joined, searchable
+from openmem_hook.messages import History, Pause, joined, no_pause, searchable
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +146,7 @@ def _shown_by_head(history: History, anchor: int, shown: Sequence[bytes]) -> set
     return found
 
 
-def rows_of(
-    draft: Draft, new: Sequence[int], whole: set[int], pause: Callable[[], object] = lambda: None
-) -> list[NewRow]:
+def rows_of(draft: Draft, new: Sequence[int], whole: set[int], pause: Pause = no_pause) -> list[NewRow]:
     """Rows for the messages at these places. `pause` is called after each."""
     if not new:
         return []

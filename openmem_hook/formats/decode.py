@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openmem_hook import fingerprint, tokens
 from openmem_hook.formats import blocks
-from openmem_hook.messages import Adapter, Facts, History, Memo, Named, Raw, remembered
+from openmem_hook.messages import Adapter, Facts, History, Memo, Named, Pause, Raw, no_pause, remembered
 from openmem_hook.tokens import Sizes
 
 OVERHEADS = 256
@@ -19,9 +19,7 @@ def messages_of(adapter: Adapter, body: Mapping[str, Any]) -> list[Raw]:
     return [given] if isinstance(given, str) else given
 
 
-def decode(
-    adapter: Adapter, body: Mapping[str, Any], memo: Memo, pause: Callable[[], object] = lambda: None
-) -> History:
+def decode(adapter: Adapter, body: Mapping[str, Any], memo: Memo, pause: Pause = no_pause) -> History:
     """The body's messages with their facts and fingerprints. `memo` is read and added to. `pause` is called between
     two messages, since this takes longest where all are new."""
     messages, facts = messages_of(adapter, body), list[Facts]()

@@ -8,9 +8,8 @@ SEARCH_S = 0.001
 REQUEST_S = 0.002
 """Seconds of Python's work between two moments in which others may run. Without any, the loop waits for each of its
 steps until the interpreter switches threads (5 ms and more). Each costs what a sleep does, 0.1 to 0.5 ms, so a request
-has fewer of them: with 2 ms the largest gap beside 2 MB seen for the first time fell from 39 to 18 ms (`make bench
-ARGS=speed`), about what a thread leaves that only counts."""
-
+has fewer of them. `make bench ARGS=speed` told a largest gap of 24 ms without them, 8 ms with them, beside 2 MB seen
+for the first time."""
 
 WORK_SHARE = 4.0
 """Where others are busy it takes long to come back. Work then goes on for so many times as long, or it would starve."""
