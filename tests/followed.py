@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,9 @@ class Followed:
 
     # --- what must hold ----------------------------------------------------------------------------------
 
-    def holds(self, hung_up: int = 0) -> None:
-        """All of it, for a session in which nothing went wrong, but that the client hung up so many times."""
+    def holds(self, hung_up: Collection[int] = ()) -> None:
+        """All of it, for a session in which nothing went wrong, but that the client hung up on the requests at these
+        places."""
         self.accepted()
         self.bounded()
         self.cached()
@@ -110,11 +111,12 @@ class Followed:
         body = max(self.agent.bodies, key=lambda body: len(messages_of(body)))
         return Counter(map(normal, messages_of(body)))
 
-    def counted(self, hung_up: int = 0) -> None:
+    def counted(self, hung_up: Collection[int] = ()) -> None:
         """One usage record for each answer, with the provider's numbers. Where the client hung up before they were told
         there may be none, or one that says so: LiteLLM reads on to the end, but not always."""
         answered = Counter(map(of_provider, self.answered))
-        until(lambda: (answered - self.told()).total() <= hung_up, f"usage of {self.tag}")
+        sure = answered - Counter(of_provider(self.answered[at]) for at in hung_up)
+        until(lambda: not sure - self.told(), f"usage of {self.tag}")
         assert len(self.usages()) <= answered.total()
         unknown = self.told() - answered
         assert not unknown or (hung_up and set(unknown) == {(None, None, None)})

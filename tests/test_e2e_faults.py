@@ -39,16 +39,17 @@ async def test_what_the_gateway_tries_again_by_itself_counts_once(follow, upstre
 async def test_a_client_that_hangs_up_in_mid_stream_and_asks_again(follow, client: str) -> None:
     session = follow(client, f"tag-hangup-{client}")
     await session.turns(1)
+    hung_up = []
     for _ in range(2):
-        await hang_up(session)
+        hung_up.append(await hang_up(session))
         await session.agent.resume()
     await session.turns(2)
-    session.holds(hung_up=2)
+    session.holds(hung_up)
     assert session.events("trim")
 
 
-async def hang_up(session: Followed) -> None:
-    """Types, reads the first bytes of the answer and closes the connection."""
+async def hang_up(session: Followed) -> int:
+    """Types, reads the first bytes of the answer and closes the connection. The request's place."""
     agent = session.agent
     agent.history += agent.typed(f"{session.tag} tell me all\n[[{LONG}]]")
     body, headers = agent.request(), {**agent.headers(), **agent.extra_headers}
@@ -57,6 +58,7 @@ async def hang_up(session: Followed) -> None:
     async with agent.http.stream("POST", agent.path, json=body, headers=headers) as response:
         assert await anext(response.aiter_bytes())
     until(lambda: len(session.requests) > asked, "the request at the provider")
+    return asked
 
 
 @pytest.mark.parametrize("client", CLIENTS)
