@@ -23,6 +23,7 @@ class Row(NamedTuple):
 
 
 _INTERRUPTED = "[Request interrupted by user for tool use]"
+_RESUMED = "Continue from where you left off."
 
 TABLE: tuple[Row, ...] = (
     Row("openmem", "reminder", "<openmem-pointer>", "</openmem-pointer>"),
@@ -42,6 +43,7 @@ TABLE: tuple[Row, ...] = (
     Row("claude-code", "notice", "<user-memory-input>", "</user-memory-input>"),
     Row("claude-code", "notice", "[Request interrupted by user]", "[Request interrupted by user]"),
     Row("claude-code", "notice", _INTERRUPTED, _INTERRUPTED),
+    Row("claude-code", "notice", _RESUMED, _RESUMED),
     Row("claude-code", "recap", "This session is being continued from a previous conversation"),
     Row("claude-code", "summarise", "Your task is to create a detailed summary of the conversation so far"),
     Row("claude-code", "summarise", "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools."),
