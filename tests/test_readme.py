@@ -49,7 +49,13 @@ def sh(command: str, home: Path, folder: Path = REPO) -> str:
 
 def test_the_readme_has_the_three_commands_and_nothing_that_is_not_tested_here() -> None:
     assert MADE == ["make demo", "make serve", "make test"]
-    known = ("make ", "export ANTHROPIC_", "claude --model ", "mkdir -p ~/.claude/commands && cp ")
+    known = (
+        "make ",
+        "export ANTHROPIC_",
+        "export OPENMEM_KEY=",
+        "claude --model ",
+        "mkdir -p ~/.claude/commands && cp ",
+    )
     assert [line for line in COMMANDS if not line.startswith(known)] == []
 
 
@@ -67,6 +73,14 @@ def test_the_readme_has_the_three_commands_and_nothing_that_is_not_tested_here()
 )
 def test_a_make_target_runs_what_it_says(command: str, runs: str, tmp_path: Path) -> None:
     assert runs in sh(f"{command} --dry-run", tmp_path)
+
+
+@pytest.mark.xdist_group("one")
+def test_what_shares_a_gateway_runs_on_one_worker(request: pytest.FixtureRequest) -> None:
+    """The plugin for several workers marks groups in a test's id; a pytest that it doesn't know yet may lose them."""
+    if not request.config.getoption("loadgroup", default=False):
+        pytest.skip("this run has no groups: make test has")
+    assert request.node.nodeid.endswith("@one")
 
 
 def test_make_alone_lists_every_target(tmp_path: Path) -> None:
@@ -191,6 +205,17 @@ def test_the_clients_page_shows_the_recorded_results() -> None:
 
 def test_the_clients_page_sets_clients_up_as_the_suite_does() -> None:
     text = clients_page.DOCS.read_text("utf-8")
+    shown = [shlex.split(line) for line in blocks(text, "text")[0].splitlines()]
+    at = "http://127.0.0.1:4000"
+    exports = [f"{k}={v.format(gateway=at, key='$OPENMEM_KEY')}" for k, v in drivers.CLAUDE_EXPORTS.items()]
+    assert [line[1] for line in shown if line[0] == "export"] == exports
+    adding = list(drivers.claude_adds(at))
+    assert [line[1:] for line in shown if line[0] == "claude"] == [adding]
+    assert shlex.split(blocks(README, "text")[0])[1:] == adding
+    tools = blocks((REPO / "docs/tools.md").read_text("utf-8"), "text")[0].split("Codex")[0].replace("\\\n", "")
+    *words, server = shlex.split(tools)
+    assert words[3:] == adding[:-1]
+    assert json.loads(server) == json.loads(adding[-1])
     codex, opencode = (tomllib.loads(blocks(text, "toml")[0]), json.loads(blocks(text, "json")[0]))
     place = drivers.Place(Path(), Path(), "http://127.0.0.1:4000", "")
     row = next(client for client in drivers.CLIENTS if client.model == "kit")

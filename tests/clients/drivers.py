@@ -74,7 +74,8 @@ def use(name: str, **arguments: Any) -> str:
 class Client:
     """`trim_at` leaves room for the client's own prompt and some exchanges. `said` reads final text and session id from
     what a run printed, `thread` tells threads apart by a request's headers. `read` and `delegate` order the model to
-    read a file and to start a sub-agent; `reach` makes it look for the gateway's tools, where they are put off."""
+    read a file and to start a sub-agent, for which the main agent `waits` or not; `reach` makes it look for the
+    gateway's tools, where they are put off."""
 
     name: str
     install: Install
@@ -91,6 +92,7 @@ class Client:
     shell: str
     read: Callable[[Path], str]
     delegate: Callable[[str], str]
+    waits: bool = False
     reach: str = ""
 
     def run(self, place: Place, way: Way, prompt: str = "", session: str = "") -> Answer:
@@ -134,12 +136,24 @@ def _last(found: list[Any]) -> str:
 # --- Claude Code ------------------------------------------------------------------------------------------------
 
 
+CLAUDE_EXPORTS = {"ANTHROPIC_BASE_URL": "{gateway}", "ANTHROPIC_AUTH_TOKEN": "{key}"}
+
+
+def claude_adds(gateway: str) -> tuple[str, ...]:
+    """The arguments that make the gateway's tools known."""
+    headers = {"Authorization": "Bearer ${OPENMEM_KEY}"}
+    server = {"type": "http", "url": gateway + MCP, "headers": headers, "alwaysLoad": True}
+    return "mcp", "add-json", "--scope", "user", "openmem", json.dumps(server)
+
+
 def _claude(client: Client, place: Place) -> dict[str, str]:
-    server = {"type": "http", "url": place.gateway + MCP, "headers": {"Authorization": f"Bearer {place.key}"}}
-    (place.project / ".mcp.json").write_text(json.dumps({"mcpServers": {"openmem": server}}))
+    if not (place.home / ".claude.json").exists():
+        command = [str(client.install.command), *claude_adds(place.gateway)]
+        code, out = _finished(command, place, BARE | {"PATH": os.environ["PATH"], "HOME": str(place.home)})
+        assert code == 0, out
     return {
-        "ANTHROPIC_BASE_URL": place.gateway,
-        "ANTHROPIC_AUTH_TOKEN": place.key,
+        **{name: value.format(gateway=place.gateway, key=place.key) for name, value in CLAUDE_EXPORTS.items()},
+        "OPENMEM_KEY": place.key,
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": "claude-haiku-4-5",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
@@ -157,7 +171,7 @@ def _claude_thread(headers: Json) -> str:
 
 
 _CLAUDE = (
-    "-p", "PROMPT", "--output-format", "json", "--model", "{model}", "--mcp-config", ".mcp.json",
+    "-p", "PROMPT", "--output-format", "json", "--model", "{model}",
     "--allowedTools=Bash,Read,Agent,mcp__openmem",
 )  # fmt: skip
 _CLAUDE_ON = (*_CLAUDE, "--resume", "{session}")
@@ -165,7 +179,7 @@ _CLAUDE_FILE = {".claude/commands/smart-compact.md": COMMAND}
 _CLAUDE_FORCED = {"command file": Way(_CLAUDE_ON, "/smart-compact", files=_CLAUDE_FILE)}
 
 
-def _claude_row(install: Install, trim_at: int, forced: Mapping[str, Way], reach: str = "") -> Client:
+def _claude_row(install: Install, trim_at: int, forced: Mapping[str, Way]) -> Client:
     return Client(
         name=f"{install.name}-{install.version}",
         install=install,
@@ -184,7 +198,6 @@ def _claude_row(install: Install, trim_at: int, forced: Mapping[str, Way], reach
         delegate=lambda prompt: use(
             "Agent", description="look", prompt=prompt, subagent_type="general-purpose", run_in_background=True
         ),
-        reach=reach,
     )
 
 
@@ -238,7 +251,9 @@ _CODEX_ROW = Client(
     new=Way(("exec", *_CODEX)),
     resume=Way(_CODEX_ON),
     fork=Way(("exec", "fork", "{session}", *_CODEX)),
-    native=Way((*_CODEX_ON[:3], "-c", "model_auto_compact_token_limit=12000", *_CODEX), "go on\n[[calls:2 size:300]]"),
+    native=Way(
+        (*_CODEX_ON[:3], "-c", "model_auto_compact_token_limit=12000", *_CODEX), "kit: go on.\n[[calls:2 size:300]]"
+    ),
     forced={"typed": Way(_CODEX_ON, "/smart-compact")},
     shell="exec_command",
     read=lambda file: use("exec_command", cmd=f"cat {file}"),
@@ -302,7 +317,7 @@ def _opencode_row(name: str, model: str, provider: str, npm: str) -> Client:
         fork=Way((*_OPENCODE_ON, "--fork", "PROMPT")),
         native=Way(
             (*_OPENCODE_ON, "PROMPT"),
-            "go on\n[[calls:2 size:300]]",
+            "kit: go on.\n[[calls:2 size:300]]",
             environ={"OPENCODE_CONFIG_CONTENT": json.dumps(small)},
         ),
         forced={
@@ -312,11 +327,12 @@ def _opencode_row(name: str, model: str, provider: str, npm: str) -> Client:
         shell="bash",
         read=lambda file: use("read", filePath=str(file)),
         delegate=lambda prompt: use("task", description="look", prompt=prompt, subagent_type="general"),
+        waits=True,
     )
 
 
 CLIENTS = (
-    _claude_row(installs.CLAUDE_OLD, 50_000, _CLAUDE_FORCED, use("Bash", command="sleep 1", description="wait")),
+    _claude_row(installs.CLAUDE_OLD, 50_000, _CLAUDE_FORCED),
     _claude_row(installs.CLAUDE_NEW, 40_000, {"typed": Way(_CLAUDE_ON, "/smart-compact"), **_CLAUDE_FORCED}),
     _CODEX_ROW,
     _opencode_row("anthropic", "claude-sonnet-5", "anthropic", "@ai-sdk/anthropic"),
