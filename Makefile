@@ -25,7 +25,7 @@ serve: $(READY)  ## run the gateway on 127.0.0.1:4000 with litellm_config.yaml (
 test: check  ## format, lint, types, import contracts, all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
-clients: $(READY)  ## install the agents that people use with npm and run them through the gateway (ARGS=codex: only that one)
+clients: $(READY)  ## install the agents that people use with npm and run them through the gateway (a quarter of an hour; ARGS=codex: only that)
 	$(BIN)/python -m tests.clients $(ARGS)
 
 check: $(READY)  ## what `make test` runs before the tests

@@ -27,10 +27,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that run the real gateway share it by file: one worker takes them all."""
+    """Tests that run the real gateway share it by file, those of an installed agent by agent: one worker takes them
+    all."""
     for item in items:
         if item.get_closest_marker("e2e"):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
+        elif item.get_closest_marker("clients") and isinstance(item, pytest.Function):
+            item.add_marker(pytest.mark.xdist_group(item.callspec.params["client"].name))
 
 
 CALL_TYPES = {"anthropic": "anthropic_messages", "chat": "acompletion", "responses": "aresponses"}

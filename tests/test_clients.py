@@ -78,6 +78,9 @@ def test_a_sub_agent_beside_the_main_one_is_a_thread_of_its_own(session: Session
         next(turns for turns in threads.values() if turns[0].note["tag"] == tag) for tag in ("tag-main", "tag-sub")
     )
     assert len(sub) >= 9
+    order = [turn.thread for turn in session.turns()]
+    first, last = (ends.index(sub[0].thread) for ends in (order, order[::-1]))
+    assert (main[0].thread in order[first : len(order) - last]) is not client.waits
     assert {turn.note["tag"] for turn in sub} == {"tag-sub"}
     assert {turn.note["tag"] for turn in main} == {"tag-main"}
     assert session.events("trim")

@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / ".clients"
+NPM = (
+    "npm", "install", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel", "error", "--fetch-retries", "1",
+)  # fmt: skip
+
+
+class InstallError(Exception):
+    """npm is missing, or could not bring the package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +36,20 @@ class Install:
         return not self.command.exists()
 
     def install(self) -> None:
-        """A folder of its own: two versions of one package live side by side. An attempt that fails leaves nothing."""
+        """A folder of its own: two versions of one package live side by side. An attempt that fails leaves nothing.
+
+        Raises InstallError with npm's own words.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        npm = ["npm", "install", "--no-audit", "--no-fund", "--loglevel", "error", "--prefix", str(self.folder)]
+        npm = [*NPM, "--prefix", str(self.folder), f"{self.package}@{self.version}"]
         try:
-            subprocess.run([*npm, f"{self.package}@{self.version}"], check=True)
-        except BaseException:
+            subprocess.run(npm, check=True, capture_output=True, text=True)
+        except BaseException as error:
             shutil.rmtree(self.folder)
+            if isinstance(error, FileNotFoundError):
+                raise InstallError("npm, which comes with Node.js, is not on the PATH") from error
+            if isinstance(error, subprocess.CalledProcessError):
+                raise InstallError(" ".join(error.stderr.split())) from error
             raise
 
 

@@ -45,7 +45,11 @@ def read() -> tuple[str, Results]:
 def write(found: Results) -> None:
     """Takes over what ran whole."""
     results = read()[1] | {client: checks for client, checks in found.items() if set(checks) == set(CHECKS)}
-    results = {client.name: results[client.name] for client in CLIENTS if client.name in results}
+    results = {
+        client.name: {check: results[client.name][check] for check in CHECKS}
+        for client in CLIENTS
+        if client.name in results
+    }
     RESULTS.write_text(json.dumps({"litellm": version("litellm"), "clients": results}, indent=1) + "\n", "utf-8")
     before, _, after = _parts()
     DOCS.write_text(before + BEGIN + table(*read()) + END + after, "utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
@@ -13,14 +14,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from openmem_hook.compaction.wording import NOTE
 from tests.clients.drivers import Answer, Client, Place, Way
+from tests.clients.recording import RECORDING, learn, read, traits
 from tests.followed import SLACK, _cached, messages_of
-from tests.gateway import UPSTREAM_KEY, Gateway, Upstream, configuration, events, key_of, serving, stored
+from tests.gateway import UPSTREAM_KEY, Gateway, Upstream, configuration, events, key_of, query, serving, stored
 from tests.kit.builders import Format
 from tests.kit.prefix import blocks, broken_at, canonical
 from tests.kit.provider import running
 from tests.kit.provider_state import Reply
+from tests.tool_client import ACCEPT, PATH
 from tests.walk import normal
 
 Json = dict[str, Any]
@@ -35,7 +40,8 @@ class Record(CustomLogger):
         asked = data.get("proxy_server_request")
         if asked and call_type in {"anthropic_messages", "acompletion", "aresponses"}:
             call = data["litellm_call_id"]
-            body = {key: value for key, value in asked["body"].items() if not key.startswith("litellm_")}
+            of_gateway = {"metadata"} if call_type == "acompletion" else set()
+            body = {k: v for k, v in asked["body"].items() if not k.startswith("litellm_") and k not in of_gateway}
             line = {"call": call, "headers": dict(asked["headers"]), "body": body}
             with Path(__file__).with_name("asked.jsonl").open("a") as file:
                 file.write(json.dumps(line, default=str) + "\\n")
@@ -44,7 +50,8 @@ class Record(CustomLogger):
 
 calls = Record()
 """
-"""A callback that notes each request as the client sent it, and names it to the provider."""
+"""A callback that notes each request as the client sent it, and names it to the provider. Where the gateway keeps its
+own notes in the body, it leaves them out."""
 CALL_ID = re.compile(rb"[kso]_s?\d+p?\d*_[0-9a-f]+n\d+")
 """Ids that the scripted model gives its tool calls."""
 
@@ -92,9 +99,10 @@ def noting(folder: Path, trim_at: int) -> Iterator[tuple[Gateway, Noted]]:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request: what the client asked, what the provider got, and the provider's note about it."""
+    """One request: its headers, what the client asked, what the provider got, and the provider's note about it."""
 
     thread: str
+    headers: Json
     asked: Json
     sent: Json
     note: Json
@@ -142,8 +150,11 @@ class Session:
             line = asked[note["call"]]
             if bool(line["body"].get("tools")) is not auxiliary:
                 thread = self.client.thread(line["headers"])
-                found.append(Turn(thread, line["body"], note["body"], note))
+                found.append(Turn(thread, line["headers"], line["body"], note["body"], note))
         return found
+
+    def every(self) -> list[Turn]:
+        return sorted(self.turns() + self.turns(auxiliary=True), key=lambda turn: turn.note["n"])
 
     def threads(self) -> dict[str, list[Turn]]:
         found: dict[str, list[Turn]] = defaultdict(list)
@@ -170,6 +181,8 @@ class Session:
         self.unmixed()
         self.untouched()
         self.kept()
+        self.found()
+        self.expected()
 
     def accepted(self) -> None:
         refused = [(note["status"], note["errors"]) for note in self.requests if not note["accepted"]]
@@ -215,20 +228,44 @@ class Session:
     def kept(self) -> None:
         """Every message of every history is stored, and at most once for each past that it followed."""
         held = Counter(nameless(message) for path in self.stores() for message in stored(path).elements())
-        sent = self.histories()
+        sent = histories((turn.thread, turn.asked) for turn in self.turns())
         lost, twice = set(sent) - set(held), held - sent
         assert not lost, f"{len(lost)} of {len(sent)} messages lost: {_shown(lost)}"
         assert not twice, f"{sum(twice.values())} messages stored again: {_shown(twice)}"
 
-    def histories(self) -> Counter[bytes]:
-        seen, made = set(), Counter[bytes]()
-        for turn in self.turns():
-            past = turn.thread.encode()
-            for message in map(nameless, map(normal, messages_of(turn.asked))):
-                past = hashlib.blake2b(past + message).digest()
-                made[message] += past not in seen
-                seen.add(past)
-        return made
+    def found(self) -> None:
+        """What left a request is found by a line of it, with the gateway's own tools."""
+        for path in self.stores():
+            for seq, line in left(path):
+                answer = self.ask("smart_compact_search", query=f'"{line}"', session_id=path.stem, role="all", limit=50)
+                assert f" seq={seq} " in answer, f"message {seq} is not found by {line!r}: {answer[:2000]}"
+
+    def ask(self, tool: str, **arguments: Any) -> str:
+        """What a tool answers the client's own key."""
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
+        headers = {**ACCEPT, "authorization": f"Bearer {self.place.key}"}
+        answer = httpx.post(self.gateway.address + PATH, json=body, headers=headers, timeout=30).json()
+        return "".join(part["text"] for part in answer["result"]["content"])
+
+    def expected(self) -> None:
+        """The client sends nothing that no recording has."""
+        seen = set().union(*(traits(turn.headers, turn.asked) for turn in self.every()))
+        if os.environ.get(RECORDING):
+            learn(self.client.name, seen)
+        new = seen - read(self.client.name).traits
+        assert not new, f"no recording has {sorted(new)}: see that the plugin is right, then make clients ARGS=--record"
+
+
+def histories(asked: Iterable[tuple[str, Json]]) -> Counter[bytes]:
+    """The messages of all requests (thread and body), each once for each past that it follows."""
+    seen, made = set(), Counter[bytes]()
+    for thread, body in asked:
+        past = thread.encode()
+        for message in map(nameless, map(normal, messages_of(body))):
+            past = hashlib.blake2b(past + message).digest()
+            made[message] += past not in seen
+            seen.add(past)
+    return made
 
 
 def rewritten(before: Json, after: Json, fmt: Format) -> bool:
@@ -256,6 +293,18 @@ def noteless(body: Json) -> Json:
 def cacheable(note: Json) -> int:
     """Tokens that the cache holds of a request: with Anthropic, up to the client's last breakpoint."""
     return _cached(note) - (note["cache"]["uncached"] if note["route"] == "anthropic" else 0)
+
+
+def left(store: Path, most: int = 20) -> list[tuple[int, str]]:
+    """Some messages that left, from the oldest to the newest, each with a line of it. Answers of the search tools are
+    never found again, by design."""
+    rows = query(
+        store,
+        "SELECT seq, (SELECT text FROM lines WHERE seq = m.seq AND text NOT LIKE '%\"%' ORDER BY length(text) DESC)"
+        " FROM messages m WHERE in_context = 0 AND tool_name NOT LIKE '%smart_compact%' ORDER BY seq",
+    )
+    told = [(seq, line.strip()[:200].rpartition(" ")[0] or line.strip()) for seq, line in rows if line and line.strip()]
+    return told[:: max(1, len(told) // most)]
 
 
 def call_ids(body: Json) -> set[bytes]:

@@ -1,0 +1,43 @@
+"""A short session with everything that a client does once: what is recorded of it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from tests.clients.drivers import Client, use
+from tests.clients.recording import Recording, read, scrubbed, traits, write
+from tests.clients.session import Session, noting
+
+PROMPTS = ("kit: please begin.", "kit: look around.", "kit: go on.", "kit: what was said.", "kit: another way.")
+
+
+def play(session: Session) -> None:
+    """Tools, a sub-agent, a search, a forced trim in each form, the client's own compaction, a fork."""
+    client = session.client
+    begin, look, on, said, another = PROMPTS
+    file = session.place.project / "notes.txt"
+    file.write_text("a note\n")
+    session.work(begin, 3, client.read(file))
+    session.work(on, 2, client.delegate(f"{look}\n[[calls:2 size:600 tool:{client.shell}]]"))
+    for form in client.forced.values():
+        session.say(way=form)
+    session.say(f"{said}\n{client.reach}{use('smart_compact_search', query='note')}")
+    session.provider.order({"answers": [{"text": "Summary: numbers were counted."}]})
+    session.say(way=client.native)
+    session.provider.orders.answers.clear()
+    session.work(on, 1)
+    session.say(f"{another}\n[[calls:1 size:300]]", client.fork)
+
+
+def record(client: Client) -> None:
+    """Plays it and keeps what the client sent. Traits that are known from elsewhere stay."""
+    with tempfile.TemporaryDirectory() as folder, noting(Path(folder) / "gateway", client.trim_at) as behind:
+        session = Session(client, *behind, Path(folder))
+        play(session)
+        turns = session.every()
+    seen = set().union(*(traits(turn.headers, turn.asked) for turn in turns))
+    write(
+        client.name,
+        Recording(read(client.name).traits | seen, tuple(scrubbed(turn.headers, turn.asked) for turn in turns)),
+    )
