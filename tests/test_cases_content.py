@@ -759,3 +759,23 @@ async def test_requests_of_titles_alone_leave_no_growing_memory(new_hook: NewHoo
     (live,) = hook.compactor.pool.known()
     assert len(live.memo.facts) < 400
     assert len(live.memo.overheads) < 400
+
+
+@pytest.mark.parametrize(
+    ("tools", "says_how"),
+    [
+        ([a.tool("Bash"), a.tool("mcp__openmem__smart_compact_search")], False),
+        ([a.tool("Bash"), a.tool("ToolSearch")], True),
+    ],
+)
+async def test_a_pointer_says_how_to_reach_tools_that_the_client_put_off(
+    new_hook: NewHook, tools: list[Json], says_how: bool
+) -> None:
+    """Newer clients offer MCP tools only when the model looks for them: else it would be told to ask the person."""
+    talk = Conversation(new_hook(trim_at_tokens=3000), "one")
+    history = [a.user("Go.")]
+    while not talk.trims():
+        call = f"t{len(history)}"
+        history += [a.assistant(a.tool_use(call)), a.results(a.tool_result(call, listing(900, call)))]
+        out = await talk.send(a.body(*history, tools=tools))
+    assert ("look for them with your tool search" in str(messages_of(out)[0])) is says_how

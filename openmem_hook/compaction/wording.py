@@ -70,7 +70,10 @@ def pointer(session: str, trimmed: Trimmed) -> str:
         "text."
     )
     if not trimmed.has_tool:
-        opening += " If these tools are not in your list, ask the user or read the sources again."
+        opening += (
+            " If these tools are not in your list, look for them with your tool search (clients may put tools off "
+            "until then); where you have none, ask the user or read the sources again."
+        )
     closing = "</openmem-pointer>"
     room = POINTER_CHARS - len(opening) - len(closing) - 2
     return "\n".join([opening, *_map(trimmed, room), closing])
