@@ -181,6 +181,11 @@ class Adapter(Protocol):
 FORCING = re.compile(r"\s*/smart-compact(?:\s|$)")
 FORCING_RECORD = "<command-name>/smart-compact</command-name>"
 
+RELAYED = "The user sent a new message while you were working:"
+"""How Claude Code begins what was typed while the model worked: beside a result, or in a system message of its own."""
+BESIDE = ("mixed", "relayed")
+"""Kinds of messages that hold a person's words and begin no turn."""
+
 _TURN_KINDS = ("text", "command", "media", "opaque")
 _SIZE_KIND = {"call": "args", "result": "result"}
 
@@ -222,7 +227,7 @@ def _kind(role: str, kinds: list[str]) -> str:
 def facts_of(role: str, parts: Sequence[Part], size: int) -> Facts:
     """Facts about a message of this role, these parts and this many bytes of JSON."""
     kinds = [part.kind for part in parts]
-    kind = _kind(role, kinds)
+    kind = "relayed" if role == "system" and any(_relays(part) for part in parts) else _kind(role, kinds)
     said = [part.identity for part in parts if part.identity is not None]
     identifies = bool(said) or not kinds or not set(kinds) <= {"thinking", "reminder", "blank"}
     own = said if identifies else [[p.kind, p.sealed or p.text] for p in parts]
@@ -250,6 +255,10 @@ def facts_of(role: str, parts: Sequence[Part], size: int) -> Facts:
         signed=any(p.signed for p in parts),
         media=sum(len(p.media) for p in parts),
     )
+
+
+def _relays(part: Part) -> bool:
+    return part.kind == "text" and part.text.lstrip().startswith(RELAYED)
 
 
 def _forces(role: str, parts: Sequence[Part]) -> bool:

@@ -23,7 +23,7 @@ from openmem_hook.compaction.wording import NOTE
 from openmem_hook.compactor import Compactor, Request
 from openmem_hook.formats import anthropic
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.messages import split_lines
+from openmem_hook.messages import RELAYED, split_lines
 from openmem_hook.store import fulltext, names
 from openmem_hook.store.database import transaction
 from openmem_hook.store.sessions import unpack
@@ -779,3 +779,77 @@ async def test_a_pointer_says_how_to_reach_tools_that_the_client_put_off(
         history += [a.assistant(a.tool_use(call)), a.results(a.tool_result(call, listing(900, call)))]
         out = await talk.send(a.body(*history, tools=tools))
     assert ("look for them with your tool search" in str(messages_of(out)[0])) is says_how
+
+
+ORDER = "Touch nothing below vendor, whatever happens, and say so at the end. " * 4
+BESIDE = {
+    "beside a result": ([a.text(ORDER)], None),
+    "in two blocks": ([a.text(f"{RELAYED}\nFirst of all be quick."), a.text(f"{RELAYED}\n{ORDER}")], None),
+    "in a system message": ([], f"{RELAYED}\n{ORDER}\n\nIMPORTANT: look at it."),
+    "in a system message of blocks": ([], [a.text(f"{RELAYED}\n{ORDER}")]),
+}
+
+
+def working(blocks: list[Json], system: Any, calls: int, result: int = 900) -> list[Json]:
+    """A running turn with a person's words behind its first call, and so many calls after it."""
+    history = [a.user("Begin."), a.assistant(a.tool_use("t0"))]
+    history.append({"role": "user", "content": [a.tool_result("t0", listing(result, "t0")), *blocks]})
+    history += [{"role": "system", "content": system}] if system else []
+    for n in range(1, calls):
+        history += [a.assistant(a.tool_use(f"t{n}")), a.results(a.tool_result(f"t{n}", listing(900, n)))]
+    return history
+
+
+@pytest.mark.parametrize("form", BESIDE)
+async def test_what_a_person_says_while_the_model_works_stays_as_long_as_the_turn_runs(
+    new_hook: NewHook, form: str
+) -> None:
+    talk = Conversation(new_hook(trim_at_tokens=6000), "one")
+    for calls in range(2, 60):
+        out = await talk.send(a.body(*working(*BESIDE[form], calls)))
+        assert ORDER.strip() in json.dumps(out["messages"])
+    assert talk.trims() > 2
+    assert [row.role for row in talk.rows() if ORDER.strip() in row.text] == ["user"]
+
+
+async def test_of_what_a_person_said_before_that_the_pointer_keeps_the_first_words(new_hook: NewHook) -> None:
+    talk = Conversation(new_hook(trim_at_tokens=6000), "one")
+    history = working([a.text(f"{RELAYED}\nUse the blue one.")], None, 6)
+    history[-1]["content"].append(a.text(f"{RELAYED}\nNo, the green one."))
+    for n in range(40):
+        history += [a.assistant(a.tool_use(f"u{n}")), a.results(a.tool_result(f"u{n}", listing(900, n)))]
+        out = await talk.send(a.body(*history))
+    shown = json.dumps(out["messages"])
+    assert f"{RELAYED}\\nNo, the green one." in shown
+    assert f"{RELAYED}\\nUse the blue one." not in shown
+    assert "Use the blue one." in str(out["messages"][0])
+
+
+async def test_words_beside_a_result_that_fills_the_window_leave_with_it(new_hook: NewHook) -> None:
+    """What may not stay must not keep the request over its limit."""
+    talk = Conversation(new_hook(trim_at_tokens=6000, compress_over_tokens=0), "one")
+    out = await talk.send(a.body(*working([a.text(ORDER)], None, 8, result=40_000)))
+    assert talk.trims() == 1
+    assert len(orjson.dumps(out["messages"])) < 18_000
+    assert ORDER[:60] in str(out["messages"][0])
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        ["Another language model started to solve this problem and produced a summary of it: all is well.", "Go on."],
+        ["One.", "Two."],
+    ],
+    ids=["a summary", "two others"],
+)
+async def test_a_trim_that_was_asked_for_long_ago_is_not_made_again(new_hook: NewHook, behind: list[str]) -> None:
+    """After its own compaction Codex sends all that was typed in one run, an old command among it."""
+    talk = Conversation(new_hook(trim_at_tokens=50_000), "one")
+    history = [responses.user("Begin.")]
+    for n in range(6):
+        history += [responses.call(f"c{n}"), responses.output(f"c{n}", listing(900, n))]
+    history += [responses.user("/smart-compact"), *map(responses.user, behind)]
+    await talk.send(responses.body(*history))
+    assert not talk.events("forced")
+    await talk.send(responses.body(*history, responses.assistant("Done."), responses.user("/smart-compact")))
+    assert len(talk.events("forced")) == 1

@@ -24,7 +24,6 @@ EXAMPLES = {
     "<user-memory-input>likes tea</user-memory-input>": "notice",
     "[Request interrupted by user]": "notice",
     "[Request interrupted by user for tool use]": "notice",
-    "Continue from where you left off.": "notice",
     "This session is being continued from a previous conversation that ran out of context.": "recap",
     "Your task is to create a detailed summary of the conversation so far.": "summarise",
     "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\n- No more.": "summarise",
@@ -39,6 +38,7 @@ EXAMPLES = {
     "Another language model started to solve this problem and produced a summary of it.": "recap",
     "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff.": "summarise",
     "The following tool was executed by the user": "notice",
+    "Continue if you have next steps, or stop and ask for clarification if you are unsure how to proceed.": "notice",
     "Provide a detailed prompt for continuing our conversation above.": "summarise",
     "This is the Qwen Code. We are setting up the context for our chat.": "notice",
 }
@@ -57,10 +57,12 @@ def test_words_behind_what_a_client_wrote_are_typed(text: str) -> None:
 
 
 def test_every_row_has_an_example() -> None:
-    assert [row for row in TABLE if not any(row.start in text for text in EXAMPLES)] == []
+    assert [row for row in TABLE if not any(text.startswith(row.start) for text in EXAMPLES)] == []
+    told = {row.start: row.kind for row in TABLE}
+    assert set(told.values()) | {"command"} == set(EXAMPLES.values())
 
 
-@pytest.mark.parametrize("text", ["<new-tag>hm</new-tag>", "Continue from where you left off, but faster", "a <skill>"])
+@pytest.mark.parametrize("text", ["<new-tag>hm</new-tag>", "Continue from where you left off.", "a <skill>"])
 def test_what_no_row_knows_is_typed(text: str) -> None:
     assert classify(text) == "text"
 

@@ -10,7 +10,7 @@ from openmem_hook.compaction import wording
 from openmem_hook.compaction.edits import Cut, SwapMap, sent_message
 from openmem_hook.compaction.standing import trail
 from openmem_hook.compaction.trim import Choice
-from openmem_hook.messages import Adapter, History, Memo, NamedFile, Part, Raw, facts_about
+from openmem_hook.messages import BESIDE, RELAYED, Adapter, History, Memo, NamedFile, Part, Raw, facts_about
 from openmem_hook.tokens import ZERO
 
 _SEARCH_TOOL = "smart_compact_search"
@@ -75,8 +75,8 @@ def trimmed(adapter: Adapter, history: History, choice: Choice, memo: Memo) -> w
     dropped = choice.dropped(history)
     for i in dropped:
         fact = history.facts[i]
-        if fact.kind in ("typed", "mixed"):
-            typed.append(_first_words(adapter.parts_of(history.messages[i])))
+        if fact.kind == "typed" or fact.kind in BESIDE:
+            typed.append(_words(adapter.parts_of(history.messages[i])))
         elif fact.calls:
             for file in _files_of(adapter, history, i, memo):
                 target = written if file.written else read
@@ -92,8 +92,10 @@ def trimmed(adapter: Adapter, history: History, choice: Choice, memo: Memo) -> w
     )
 
 
-def _first_words(parts: Sequence[Part]) -> str:
-    return next((part.text for part in parts if part.kind == "text" and part.text.strip()), "")
+def _words(parts: Sequence[Part]) -> str:
+    """What a person said in a message, without what a client puts in front of it."""
+    said = (part.text.strip().removeprefix(RELAYED).strip() for part in parts if part.kind == "text")
+    return " ".join(text for text in said if text)
 
 
 def _files_of(adapter: Adapter, history: History, index: int, memo: Memo) -> Sequence[NamedFile]:

@@ -259,12 +259,16 @@ def _reason(draft: Draft) -> str:
 
 def _forced(draft: Draft) -> bool:
     """What was typed last asks for it, nothing has answered it yet, and no cut has done it already. A client may
-    send its command's record and the command's text as two messages."""
+    send its command's record and the command's text as two messages. After its own compaction Codex sends all that
+    was ever typed in one run: what stands before the summary, or before more than one typed message, is old."""
+    typed = 0
     for i in range(len(draft.history) - 1, _start(draft) - 1, -1):
-        if draft.history.facts[i].role == "assistant":
+        fact = draft.history.facts[i]
+        if fact.role == "assistant" or fact.kind == "recap" or typed > 1:
             return False
-        if draft.history.facts[i].forces:
+        if fact.forces:
             return True
+        typed += fact.kind == "typed"
     return False
 
 

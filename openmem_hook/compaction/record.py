@@ -161,7 +161,7 @@ def rows_of(draft: Draft, new: Sequence[int], whole: set[int], pause: Pause = no
                 key=history.keys[i],
                 past=history.chain[i - 1] if i else fingerprint.ROOT,
                 digest=fact.digest,
-                role=fact.role,
+                role="user" if fact.kind == "relayed" else fact.role,
                 kind=fact.kind,
                 tool_name=searchable(", ".join(dict.fromkeys(name for name in tools if name))),
                 text=joined(adapter.parts_of(raw)),

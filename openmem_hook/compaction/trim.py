@@ -2,7 +2,8 @@
 
 First choice: preamble, the reply before the last typed message, that message and its turn. Where that is still
 over the target, the oldest exchanges of the running turn go too, down to the last three. What pins an
-exchange is kept in the head: a deferred tool's reference that the tail still uses, items a provider signed.
+exchange is kept in the head: a deferred tool's reference that the tail still uses, items a provider signed, the
+newest words that a person put in while the turn ran.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import accumulate
 
 from openmem_hook.compaction import boundaries
 from openmem_hook.compaction.boundaries import Output
-from openmem_hook.messages import Facts, History
+from openmem_hook.messages import BESIDE, Facts, History
 
 KEEP_EXCHANGES = 3
 REPEATED_GAIN = 0.2
@@ -59,9 +60,9 @@ class Target:
     media: float | None = None
 
 
-def choices(history: History, signed: bool = True) -> Iterator[Choice]:
-    """Legal cuts from the first choice to the deepest. `signed`: a provider's signed items pin their exchange in
-    finished turns too, not only in the running one."""
+def choices(history: History, strict: bool = True) -> Iterator[Choice]:
+    """Legal cuts from the first choice to the deepest. `strict`: a provider's signed items pin their exchange in
+    finished turns too, and a person's newest words inside the running turn stay."""
     facts = history.facts
     ends = boundaries.closed(facts)
     allowed = boundaries.legal(history, ends)
@@ -81,9 +82,10 @@ def choices(history: History, signed: bool = True) -> Iterator[Choice]:
         return
     exchanges = [o for o in outputs if o.first >= start]  # those without calls answered a client's notice
     for at in _starts(history, allowed, start, exchanges):
-        pinned = _pinned(history, at, outputs, history.fixed if signed else start, start)
+        pinned = _pinned(history, at, outputs, history.fixed if strict else start, start)
         before = [i for i in pinned if edge <= i < begin and i not in reply]
-        inside = _opened(history, at, start, exchanges, [i for i in pinned if start <= i < at])
+        asked = _beside(history, at, exchanges, start) if strict else range(0)
+        inside = _opened(history, at, start, exchanges, sorted({*asked, *(i for i in pinned if start <= i < at)}))
         if inside is not None:
             kept = (*preamble, *sorted({*before, *reply}), *typed, *inside)
             yield Choice(kept, turn if amid is None else None, at - 1, turn)
@@ -197,6 +199,16 @@ def _pinned(history: History, at: int, outputs: Sequence[Output], signed_from: i
     return sorted(i for i in stay if i < at)
 
 
+def _beside(history: History, at: int, exchanges: Sequence[Output], start: int) -> range:
+    """The newest words before `at` that came inside the running turn, with the exchange that they came beside."""
+    facts = history.facts
+    last = next((i for i in range(len(facts) - 1, start - 1, -1) if facts[i].kind in BESIDE), None)
+    if last is None or last >= at:
+        return range(0)
+    came = next((o for o in reversed(exchanges) if o.first <= last), None)
+    return range(last, last + 1) if came is None else range(came.first, max(came.end, last + 1))
+
+
 def _thought(facts: Sequence[Facts], at: int, start: int) -> int:
     """Where the reasoning that an item may have come with begins."""
     while at > start and facts[at - 1].kind == "reasoning":
@@ -212,15 +224,15 @@ def _without_typed(history: History, allowed: Sequence[bool], outputs: Sequence[
 
 
 def choose(history: History, weights: Weights, target: Target) -> Choice | None:
-    """The first cut that fits the target, else the deepest. Where what a provider signed in finished turns would
-    keep the request over its limit, it leaves with its turn."""
+    """The first cut that fits the target, else the deepest. Where what a provider signed in finished turns, or the
+    exchange beside which a person's words came, would keep the request over its limit, it leaves."""
     fitting, deepest = _fitting(choices(history), weights, target)
-    if fitting or deepest is None or not any(fact.signed for fact in history.facts):
+    if fitting or deepest is None or not any(fact.signed or fact.kind in BESIDE for fact in history.facts):
         return fitting or deepest
     within = replace(target, tokens=target.limit)
     if _fitting([deepest], weights, within)[0]:
         return deepest
-    fitting, other = _fitting(choices(history, signed=False), weights, target)
+    fitting, other = _fitting(choices(history, strict=False), weights, target)
     return fitting or other
 
 

@@ -23,7 +23,7 @@ class Row(NamedTuple):
 
 
 _INTERRUPTED = "[Request interrupted by user for tool use]"
-_RESUMED = "Continue from where you left off."
+_CONTINUES = "Continue if you have next steps, or stop and ask for clarification if you are unsure how to proceed."
 
 TABLE: tuple[Row, ...] = (
     Row("openmem", "reminder", "<openmem-pointer>", "</openmem-pointer>"),
@@ -43,7 +43,6 @@ TABLE: tuple[Row, ...] = (
     Row("claude-code", "notice", "<user-memory-input>", "</user-memory-input>"),
     Row("claude-code", "notice", "[Request interrupted by user]", "[Request interrupted by user]"),
     Row("claude-code", "notice", _INTERRUPTED, _INTERRUPTED),
-    Row("claude-code", "notice", _RESUMED, _RESUMED),
     Row("claude-code", "recap", "This session is being continued from a previous conversation"),
     Row("claude-code", "summarise", "Your task is to create a detailed summary of the conversation so far"),
     Row("claude-code", "summarise", "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools."),
@@ -58,6 +57,7 @@ TABLE: tuple[Row, ...] = (
     Row("codex", "recap", "Another language model started to solve this problem and produced a summary"),
     Row("codex", "summarise", "You are performing a CONTEXT CHECKPOINT COMPACTION"),
     Row("opencode", "notice", "The following tool was executed by the user"),
+    Row("opencode", "notice", _CONTINUES, _CONTINUES),
     Row("opencode", "summarise", "Provide a detailed prompt for continuing our conversation above"),
     Row("qwen-code", "notice", "This is the Qwen Code. We are setting up the context for our chat."),
 )
