@@ -201,7 +201,8 @@ def greeting(launch: Launch) -> Iterator[str]:
     if launch.key_file is not None:
         yield f"master key: in {launch.key_file} (mode 600)"
         key = f"$(cat {shlex.quote(str(launch.key_file))})"
-    yield f'Claude Code: ANTHROPIC_BASE_URL={launch.address} ANTHROPIC_AUTH_TOKEN="{key}" claude'
+    yield f'Claude Code: export OPENMEM_KEY="{key}"'
+    yield f'             ANTHROPIC_BASE_URL={launch.address} ANTHROPIC_AUTH_TOKEN="$OPENMEM_KEY" claude'
     for variable, models in launch.missing.items():
         yield f"{variable} is not set: no answers from {', '.join(models)}"
 

@@ -29,6 +29,7 @@ def status(rows: Sequence[Row], hours: int, installed: str | None = None) -> str
         "trims": kinds["trim"],
         "compressions": kinds["compression"],
         "forced": kinds["forced"],
+        "nothing_to_trim": kinds["nothing_to_trim"],
         "tokens_saved": _sum(usage, "saved") or 0,
         "fail_opens": kinds["fail_open"],
         "newest_errors": [
