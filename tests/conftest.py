@@ -17,6 +17,7 @@ from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.watch import Watch
 
+pytest.register_assert_rewrite("tests.clients.session")
 pytest_plugins = ["tests.gateway", "tests.followed"]
 
 
@@ -33,7 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("e2e"):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
         elif item.get_closest_marker("clients") and isinstance(item, pytest.Function):
-            item.add_marker(pytest.mark.xdist_group(item.callspec.params["client"].name))
+            client: Any = item.callspec.params["client"]
+            item.add_marker(pytest.mark.xdist_group(client.name))
 
 
 CALL_TYPES = {"anthropic": "anthropic_messages", "chat": "acompletion", "responses": "aresponses"}

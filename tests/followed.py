@@ -136,7 +136,7 @@ def messages_of(body: Json) -> list[Any]:
     return held
 
 
-def of_provider(note: Json) -> tuple[int, int, int | None]:
+def of_provider(note: Json) -> tuple[int | None, int | None, int | None]:
     cache = note["cache"]
     written = cache["written_5m"] + cache["written_1h"] if note["route"] == "anthropic" else None
     return note["prompt_tokens"], cache["read"], written

@@ -8,6 +8,7 @@ The provider plays the model: markers in the prompts drive the clients' own tool
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.clients.drivers import CLIENTS, Client, use
-from tests.clients.session import Noted, Session, nameless, noting, rewritten, shown
+from tests.clients.oracles import nameless, rewritten, shown
+from tests.clients.session import SUMMARY, Noted, Session, noting
 from tests.followed import messages_of
 from tests.gateway import Gateway
 from tests.walk import normal
@@ -70,7 +72,7 @@ def test_a_long_session_over_resumes_and_a_restart_finds_what_left_it(session: S
 def test_a_sub_agent_beside_the_main_one_is_a_thread_of_its_own(session: Session) -> None:
     client = session.client
     theirs = f"tag-sub Look around.\n[[calls:9 size:6000 tool:{client.shell}]]"
-    session.work("tag-main Please begin.", 12, client.delegate(theirs))
+    session.work("tag-main Please begin.", 14, client.delegate(theirs))
     session.work("Go on.", 2)
     threads = session.threads()
     assert len(threads) == 2
@@ -81,8 +83,14 @@ def test_a_sub_agent_beside_the_main_one_is_a_thread_of_its_own(session: Session
     order = [turn.thread for turn in session.turns()]
     first, last = (ends.index(sub[0].thread) for ends in (order, order[::-1]))
     assert (main[0].thread in order[first : len(order) - last]) is not client.waits
-    assert {turn.note["tag"] for turn in sub} == {"tag-sub"}
+    assert not [turn for turn in sub if "tag-main" in shown(turn.sent, turn.note["route"])]
     assert {turn.note["tag"] for turn in main} == {"tag-main"}
+    lines = {"tag-main": set[str](), "tag-sub": set[str]()}
+    for row in session.rows():
+        if row.kind == "typed" and (tag := re.search(r"tag-\w+", row.text)):
+            lines[tag[0]].add(row.line)
+    assert all(lines.values())
+    assert not lines["tag-main"] & lines["tag-sub"]
     assert session.events("trim")
     session.holds()
 
@@ -90,12 +98,11 @@ def test_a_sub_agent_beside_the_main_one_is_a_thread_of_its_own(session: Session
 def test_the_client_s_own_compaction_in_mid_session(session: Session) -> None:
     session.work("Please begin.", 8)
     asked = len(session.turns())
-    session.provider.order({"answers": [{"text": "Summary: numbers were counted."}]})
-    session.say(way=session.client.native)
-    session.provider.orders.answers.clear()
+    session.compact()
     session.work("Go on.", 8)
     turns = session.turns()[asked - 1 :]
     assert any(rewritten(a.asked, b.asked, a.note["route"]) for a, b in pairwise(turns))
+    assert SUMMARY in shown(turns[-1].asked, turns[-1].note["route"])
     session.holds()
 
 

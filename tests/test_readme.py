@@ -200,12 +200,12 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 
 
 def test_the_clients_page_shows_the_recorded_results() -> None:
-    assert clients_page.written() == clients_page.table(*clients_page.read()), "make clients writes it anew"
+    assert clients_page.written() == clients_page.table(clients_page.read()), "make clients writes it anew"
 
 
 def test_the_clients_page_sets_clients_up_as_the_suite_does() -> None:
     text = clients_page.DOCS.read_text("utf-8")
-    shown = [shlex.split(line) for line in blocks(text, "text")[0].splitlines()]
+    shown = [shlex.split(line) for line in blocks(text, "text")[1].splitlines()]
     at = "http://127.0.0.1:4000"
     exports = [f"{k}={v.format(gateway=at, key='$OPENMEM_KEY')}" for k, v in drivers.CLAUDE_EXPORTS.items()]
     assert [line[1] for line in shown if line[0] == "export"] == exports
@@ -218,7 +218,11 @@ def test_the_clients_page_sets_clients_up_as_the_suite_does() -> None:
     assert json.loads(server) == json.loads(adding[-1])
     codex, opencode = (tomllib.loads(blocks(text, "toml")[0]), json.loads(blocks(text, "json")[0]))
     place = drivers.Place(Path(), Path(), "http://127.0.0.1:4000", "")
-    row = next(client for client in drivers.CLIENTS if client.model == "kit")
+    row = next(client for client in drivers.CLIENTS if client.model == "local")
     ran = tomllib.loads(drivers.CODEX_FILE.format(model="gpt-5.5", gateway=place.gateway, mcp=drivers.MCP))
     assert codex.items() <= ran.items()
+    shipped = yaml.safe_load((REPO / "litellm_config.yaml").read_text("utf-8"))["model_list"]
+    windows = {model["model_name"]: model.get("model_info", {}).get("max_input_tokens") for model in shipped}
+    assert {codex["model"], row.model} <= set(windows)
+    assert opencode["provider"]["local"]["models"][row.model]["limit"]["context"] == windows[row.model]
     assert opencode.items() <= drivers.opencode_file(row, place, "local", "@ai-sdk/openai-compatible").items()

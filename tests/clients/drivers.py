@@ -75,7 +75,8 @@ class Client:
     """`trim_at` leaves room for the client's own prompt and some exchanges. `said` reads final text and session id from
     what a run printed, `thread` tells threads apart by a request's headers. `read` and `delegate` order the model to
     read a file and to start a sub-agent, for which the main agent `waits` or not; `reach` makes it look for the
-    gateway's tools, where they are put off."""
+    gateway's tools, where they are put off. `own` are words that the client puts into a person's mouth: they count as
+    typed, since a person may well type them."""
 
     name: str
     install: Install
@@ -94,6 +95,7 @@ class Client:
     delegate: Callable[[str], str]
     waits: bool = False
     reach: str = ""
+    own: tuple[str, ...] = ()
 
     def run(self, place: Place, way: Way, prompt: str = "", session: str = "") -> Answer:
         for name, text in way.files.items():
@@ -109,18 +111,19 @@ class Client:
 
 def _finished(command: list[str], place: Place, environ: dict[str, str]) -> tuple[int, str]:
     """Exit code and what was printed; whatever the client left running ends with it."""
-    with (place.home / "client.err").open("ab") as err:
+    told = place.home / "client.out"
+    with told.open("wb") as out, (place.home / "client.err").open("ab") as err:
         process = subprocess.Popen(
-            command, cwd=place.project, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err,
+            command, cwd=place.project, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
             start_new_session=True,
         )  # fmt: skip
         try:
-            out = process.communicate(timeout=PATIENCE_S)[0]
+            process.wait(PATIENCE_S)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return process.returncode, out.decode()
+    return process.returncode, told.read_text("utf-8")
 
 
 def _lines(out: str) -> Iterator[Json]:
@@ -155,7 +158,6 @@ def _claude(client: Client, place: Place) -> dict[str, str]:
         **{name: value.format(gateway=place.gateway, key=place.key) for name, value in CLAUDE_EXPORTS.items()},
         "OPENMEM_KEY": place.key,
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": "claude-haiku-4-5",
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
         "MAX_MCP_OUTPUT_TOKENS": "50000",
     }
@@ -198,6 +200,7 @@ def _claude_row(install: Install, trim_at: int, forced: Mapping[str, Way]) -> Cl
         delegate=lambda prompt: use(
             "Agent", description="look", prompt=prompt, subagent_type="general-purpose", run_in_background=True
         ),
+        own=("Continue from where you left off.",),
     )
 
 
@@ -266,7 +269,7 @@ _CODEX_ROW = Client(
 
 
 def opencode_file(client: Client, place: Place, provider: str, npm: str) -> Json:
-    model = {"name": client.model, "tool_call": True, "limit": {"context": 200_000, "output": 8_000}}
+    model = {"name": client.model, "tool_call": True, "limit": {"context": 65_536, "output": 8_000}}
     bearer = {"Authorization": "Bearer {env:OPENMEM_KEY}"}
     return {
         "provider": {
@@ -328,6 +331,7 @@ def _opencode_row(name: str, model: str, provider: str, npm: str) -> Client:
         read=lambda file: use("read", filePath=str(file)),
         delegate=lambda prompt: use("task", description="look", prompt=prompt, subagent_type="general"),
         waits=True,
+        own=("What did we do so far?",),
     )
 
 
@@ -336,6 +340,6 @@ CLIENTS = (
     _claude_row(installs.CLAUDE_NEW, 40_000, {"typed": Way(_CLAUDE_ON, "/smart-compact"), **_CLAUDE_FORCED}),
     _CODEX_ROW,
     _opencode_row("anthropic", "claude-sonnet-5", "anthropic", "@ai-sdk/anthropic"),
-    _opencode_row("openai-compatible", "kit", "local", "@ai-sdk/openai-compatible"),
+    _opencode_row("openai-compatible", "local", "local", "@ai-sdk/openai-compatible"),
     _opencode_row("openai", "gpt-5.5", "openai", "@ai-sdk/openai"),
 )

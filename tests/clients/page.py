@@ -6,11 +6,11 @@ import json
 import re
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from .drivers import CLIENTS
 
-Results = dict[str, dict[str, str]]
+Checks = dict[str, dict[str, str]]
+"""By client, the outcome of each check."""
 
 DOCS = Path(__file__).parents[2] / "docs" / "clients.md"
 RESULTS = Path(__file__).with_name("results.json")
@@ -24,35 +24,30 @@ CHECKS = {
 }
 """Each check's column, by a part of its test's name and parameters."""
 WORDS = {"passed": "yes", "failed": "**no**", "skipped": "-"}
+LITELLM = "LiteLLM"
 BEGIN, END = "<!-- written by `make clients` -->\n", "<!-- end -->"
 
 
 def check_of(test: str) -> tuple[str, str]:
     """Client and check that a test is about, by its id."""
-    words = test.replace("_s_own_", "_own_")
     client = max((client.name for client in CLIENTS if f"[{client.name}" in test), key=len)
-    return client, next(check for check in CHECKS if check in words)
+    return client, next(check for check in CHECKS if check in test)
 
 
-def read() -> tuple[str, Results]:
-    """LiteLLM's version, and the results."""
-    held: dict[str, Any] = (
-        json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {"litellm": "", "clients": {}}
-    )
-    return held["litellm"], held["clients"]
+def read() -> Checks:
+    """Each client's row: its checks, and the version of LiteLLM that it ran with."""
+    held: Checks = json.loads(RESULTS.read_text("utf-8"))
+    return held
 
 
-def write(found: Results) -> None:
-    """Takes over what ran whole."""
-    results = read()[1] | {client: checks for client, checks in found.items() if set(checks) == set(CHECKS)}
-    results = {
-        client.name: {check: results[client.name][check] for check in CHECKS}
-        for client in CLIENTS
-        if client.name in results
-    }
-    RESULTS.write_text(json.dumps({"litellm": version("litellm"), "clients": results}, indent=1) + "\n", "utf-8")
+def write(found: Checks) -> None:
+    """Takes over the rows that ran whole."""
+    ran = {client: checks for client, checks in found.items() if set(checks) == set(CHECKS)}
+    rows = read() | {client: {**checks, LITELLM: version("litellm")} for client, checks in ran.items()}
+    known = {client.name: {key: rows[client.name][key] for key in (LITELLM, *CHECKS)} for client in CLIENTS}
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
     before, _, after = _parts()
-    DOCS.write_text(before + BEGIN + table(*read()) + END + after, "utf-8")
+    DOCS.write_text(before + BEGIN + table(read()) + END + after, "utf-8")
 
 
 def written() -> str:
@@ -64,9 +59,8 @@ def _parts() -> list[str]:
     return re.split(f"{BEGIN}|{END}", DOCS.read_text("utf-8"))
 
 
-def table(litellm: str, results: Results) -> str:
-    columns = ["client", *CHECKS.values()]
-    lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
-    for client, checks in results.items():
-        lines.append(f"| {client} | {' | '.join(WORDS[checks[check]] for check in CHECKS)} |")
-    return f"Last run with LiteLLM {litellm}:\n\n" + "\n".join(lines) + "\n"
+def table(rows: Checks) -> str:
+    lines = [f"| client | {' | '.join(CHECKS.values())} | {LITELLM} |", f"|{' --- |' * (len(CHECKS) + 2)}"]
+    for client, row in rows.items():
+        lines.append(f"| {client} | {' | '.join(WORDS[row[check]] for check in CHECKS)} | {row[LITELLM]} |")
+    return "\n".join(lines) + "\n"

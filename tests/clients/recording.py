@@ -1,13 +1,12 @@
-"""What each client was seen to send, without its words: structure, order, lengths, names and tags.
+"""What each client was seen to send, without its words: structure, order, lengths and names.
 
 A recording holds every *trait* that the suite has met, such as `messages[user].content[tool_result].is_error: bool`,
-and the requests of one short session, each text in it replaced by its length and a hash. The suite with real clients
-fails on a trait that no recording has; `make clients ARGS="--record codex"` records what they send now.
+and the requests of one short session, each distinct text in it replaced by its length and a number. The suite with real
+clients fails on a trait that no recording has; `make clients ARGS="--record codex"` records what they send now.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -17,94 +16,140 @@ from typing import Any
 
 from openmem_hook.formats.typed import TABLE
 from openmem_hook.messages import FORCING_RECORD
+from tests.clients.drivers import CLIENTS
 from tests.kit.filler import prose
 
 Json = dict[str, Any]
 
+LEARN = "OPENMEM_CLIENTS_LEARN"
+"""Set in the environment, new traits are recorded instead of refused."""
 FOLDER = Path(__file__).with_name("recorded")
-RECORDING = "OPENMEM_CLIENTS_RECORD"
-"""Set in the environment, what is new is recorded instead of refused."""
-HEADERS = re.compile(r"x-(?!stainless|kit-)|anthropic-beta$|originator$|session-id$|thread-id$|user-agent$")
-"""What of the headers may tell a client, a session or a thread."""
 PARTS = ("messages", "input", "tools", "system")
 """Lists of a body of which consecutive requests share most elements."""
+
+OURS = re.compile(r"x-(?!stainless-|kit-|api-key)|anthropic-beta$|originator$|session-id$|thread-id$|user-agent$")
+"""Headers whose names are traits."""
+TELLING = re.compile(
+    r"x-(?:app$|claude-code-|codex-|openai-subagent$|session-|parent-session-|client-request-id$)"
+    r"|originator$|session-id$|thread-id$"
+)
+"""Headers whose values are kept: they tell clients, sessions and threads apart."""
 NAMED = {
-    "id", "call_id", "tool_use_id", "tool_call_id", "name", "tool_name", "type", "role", "status", "namespace",
-    "execution", "model", "effort", "verbosity", "tool_choice", "include", "keep", "ttl", "prompt_cache_key", "phase",
-    "format", "display",
+    "id", "call_id", "tool_use_id", "tool_call_id", "name", "type", "role", "status", "namespace", "execution",
+    "model", "effort", "verbosity", "tool_choice", "include", "keep", "ttl", "prompt_cache_key", "phase", "syntax",
+    "display",
 }  # fmt: skip
-"""Values under these keys are no words: ids, and names that belong to the wire."""
-OPAQUE = {"input_schema", "parameters", "schema", "json_schema"}
+"""Values under these keys are no words, where they are one: ids, and names that belong to the wire."""
+SCHEMAS = {"input_schema", "parameters", "schema", "json_schema"}
 """Of a tool's schema only the size matters."""
 METADATA = {"metadata", "client_metadata"}
 ARGUMENTS = {"input", "arguments"}
-KNOWN = sorted({FORCING_RECORD, "/smart-compact", *(mark for row in TABLE for mark in (row.start, row.end))} - {""})
-TAG = r"</?[a-z][a-z_-]{2,}(?: [a-z]+)?>"
+
+WORD = re.compile(r"[\w.:@+/-]{1,120}")
+ID = re.compile(
+    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=ses_)\w{12,}|(?<=_)[0-9a-zA-Z]{20,}|\b(?=\w*\d)[0-9a-f]{12,}\b"
+)
+"""What is random in the name of a session, a thread, an installation or a message."""
+CLOCK = 10**11
+"""Numbers from here on are times, in milliseconds."""
+KNOWN = sorted(
+    {FORCING_RECORD, "/smart-compact", *(mark for row in TABLE for mark in (row.start, row.end) if mark)}
+    | {text for client in CLIENTS for text in client.own}
+)
 PROMPT = r"kit: [\w ]+\."
-KEPT = re.compile("|".join([*map(re.escape, reversed(KNOWN)), TAG, PROMPT]))
-"""What stays of a text: what the plugin itself knows clients by, tags, and the suite's own prompts."""
-MASK = re.compile("\u2039(\\d+):([0-9a-f]+)\u203a")
+KEPT = re.compile("|".join([*map(re.escape, reversed(KNOWN)), PROMPT]))
+"""What stays of a text: what the plugin itself knows clients by, and the suite's own prompts."""
+TAG = re.compile(r"\s*(<[a-z][a-z_-]{2,}(?: [a-z]+)?>)")
+"""A tag in front of a text."""
+MASK = re.compile("\u2039(\\d+):(\\d+)\u203a")
 
 
 # --- scrubbing ----------------------------------------------------------------------------------------------
 
 
-def scrubbed(headers: Json, body: Json) -> Json:
-    """A request without its words."""
-    told = {name: _without_paths(value) for name, value in headers.items() if HEADERS.match(name)}
-    return {"headers": told, "body": {key: _scrub(value, key) for key, value in body.items()}}
+class Scrubber:
+    """Takes the words out of the requests of one session. Equal texts and ids stay equal."""
 
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
 
-def _scrub(value: Any, key: str = "") -> Any:
-    if isinstance(value, bool | int | float | None) or (key in NAMED and isinstance(value, str)):
-        return value
-    if key in METADATA:
-        return _without_paths(value)
-    if key in OPAQUE:
-        return {"type": "object", "description": _mask(json.dumps(value))}
-    if isinstance(value, dict):
-        return {name: _scrub(held, name) for name, held in value.items()}
-    if isinstance(value, list):
-        return [_scrub(held, key) for held in value]
-    inner = _inner(value)
-    return json.dumps(_scrub(inner), ensure_ascii=False) if inner else _without_words(value)
+    def request(self, headers: Json, body: Json) -> Json:
+        told = {name: self._header(name, value) for name, value in headers.items() if OURS.match(name)}
+        return {"headers": told, "body": {key: self._value(value, key) for key, value in body.items()}}
 
+    def _header(self, name: str, value: str) -> str:
+        if name == "user-agent":
+            return value.split()[0]
+        return self._metadata(value) if TELLING.match(name) else self._mask(value)
 
-def _without_paths(value: Any) -> Any:
-    """Headers and metadata are ids and names; what has a slash may be a folder."""
-    if isinstance(value, dict):
-        return {_without_paths(name): _without_paths(held) for name, held in value.items()}
-    if not isinstance(value, str):
-        return value
-    if inner := _inner(value):
-        return json.dumps(_without_paths(inner))
-    return _mask(value) if value.startswith("/") else value
+    def _value(self, value: Any, key: str = "") -> Any:
+        if key in SCHEMAS:
+            return {"type": "object", "description": self._mask(json.dumps(value))}
+        if key in METADATA:
+            return self._metadata(value)
+        if key in ARGUMENTS and isinstance(value, dict | str):
+            return self._arguments(value)
+        if isinstance(value, dict):
+            return {name: self._value(held, name) for name, held in value.items()}
+        if isinstance(value, list):
+            return [self._value(held, "" if isinstance(held, dict) else key) for held in value]
+        if not isinstance(value, str):
+            return value
+        return self._named(value) if key in NAMED and WORD.fullmatch(value) else self._text(value)
 
+    def _metadata(self, value: Any) -> Any:
+        """Ids and names, often as JSON inside a string; what looks like a folder or a sentence is masked."""
+        if isinstance(value, dict):
+            return {self._metadata(name): self._metadata(held) for name, held in value.items()}
+        if isinstance(value, list):
+            return [self._metadata(held) for held in value]
+        if isinstance(value, int) and not isinstance(value, bool):
+            return min(value, CLOCK)
+        if not isinstance(value, str):
+            return value
+        if value.startswith("{"):
+            return json.dumps(self._metadata(json.loads(value)))
+        return self._named(value) if WORD.fullmatch(value) and "/" not in value[:-1] else self._mask(value)
 
-def _inner(text: str) -> Any:
-    """The object that a string holds as JSON, if it does."""
-    try:
-        return json.loads(text) if text.startswith("{") else None
-    except json.JSONDecodeError:
-        return None
+    def _arguments(self, value: Any) -> Any:
+        """What a tool was called with: the names stay."""
+        if isinstance(value, dict):
+            return {name: self._arguments(held) for name, held in value.items()}
+        if isinstance(value, list):
+            return [self._arguments(held) for held in value]
+        if not isinstance(value, str):
+            return value
+        if value.startswith("{"):
+            return json.dumps(self._arguments(json.loads(value)), ensure_ascii=False)
+        return self._mask(value)
 
+    def _named(self, value: str) -> str:
+        return ID.sub(lambda found: self._renamed(found[0]), value)
 
-def _without_words(text: str) -> str:
-    made, at = [], 0
-    for kept in KEPT.finditer(text):
-        made += [_mask(text[at : kept.start()]), kept[0]]
-        at = kept.end()
-    return "".join([*made, _mask(text[at:])])
+    def _renamed(self, random: str) -> str:
+        """A number in the shape of an id."""
+        digits = str(self._number(random)).zfill(12)
+        return f"00000000-0000-4000-8000-{digits}" if random.count("-") == 4 else digits.zfill(len(random))
 
+    def _text(self, text: str) -> str:
+        tag = TAG.match(text)
+        made, at = ([tag[0]], tag.end()) if tag else ([], 0)
+        for kept in KEPT.finditer(text):
+            if kept.start() >= at:
+                made += [self._mask(text[at : kept.start()]), kept[0]]
+                at = kept.end()
+        return "".join([*made, self._mask(text[at:])])
 
-def _mask(text: str) -> str:
-    """Length and hash; white space around stays, since clients differ in it from one request to the next."""
-    bare = text.strip()
-    if not bare:
-        return text
-    mark = hashlib.blake2b(bare.encode(), digest_size=4).hexdigest()
-    before, _, after = text.partition(bare)
-    return f"{before}\u2039{len(bare)}:{mark}\u203a{after}"
+    def _mask(self, text: str) -> str:
+        """Length and number; white space around stays, since clients differ in it from one request to the next."""
+        bare = text.strip()
+        if not bare:
+            return text
+        before, _, after = text.partition(bare)
+        return f"{before}\u2039{len(bare)}:{self._number(bare)}\u203a{after}"
+
+    def _number(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers) + 1)
 
 
 def filled(value: Any) -> Any:
@@ -113,7 +158,7 @@ def filled(value: Any) -> Any:
         return {name: filled(held) for name, held in value.items()}
     if isinstance(value, list):
         return [filled(held) for held in value]
-    return MASK.sub(lambda mask: prose(int(mask[1]), mask[2]), value) if isinstance(value, str) else value
+    return MASK.sub(lambda mask: prose(int(mask[1]), "filled", mask[2]), value) if isinstance(value, str) else value
 
 
 # --- traits -------------------------------------------------------------------------------------------------
@@ -121,26 +166,28 @@ def filled(value: Any) -> Any:
 
 def traits(headers: Json, body: Json) -> set[str]:
     """What a request is made of: paths with the types of what stands there, headers, tags in front of texts."""
-    return {f"header {name}" for name in headers if HEADERS.match(name)} | set(_traits(body, ""))
+    found = {f"header {name}" for name in headers if OURS.match(name)}
+    return found.union(*(_traits(value, key, key) for key, value in body.items()))
 
 
-def _traits(value: Any, path: str, key: str = "") -> Iterator[str]:
-    if key in ARGUMENTS and path.count(".") > 1:
-        yield f"{path}: {type(value).__name__}"
-    elif key in OPAQUE:
+def _traits(value: Any, path: str, key: str) -> Iterator[str]:
+    if key in SCHEMAS:
         yield f"{path}: schema"
     elif isinstance(value, dict):
         told = [value[name] for name in ("type", "role") if isinstance(value.get(name), str)]
         path += f"[{' '.join(told)}]" if told else ""
         for name, held in value.items():
-            yield from _traits(held, f"{path}.{name}".lstrip("."), name)
+            if name in ARGUMENTS:
+                yield f"{path}.{name}: {type(held).__name__}"
+            else:
+                yield from _traits(held, f"{path}.{name}", name)
     elif isinstance(value, list):
         for held in value or [None]:
             yield from _traits(held, path, key)
     else:
         yield f"{path}: {type(value).__name__}"
-        if isinstance(value, str) and (tag := re.match(rf"\s*{TAG}", value)):
-            yield f"{path} begins with {tag[0].strip()}"
+        if isinstance(value, str) and (tag := TAG.match(value)):
+            yield f"{path} begins with {tag[1]}"
 
 
 # --- files --------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 
 from tests.clients.drivers import Client, use
-from tests.clients.recording import Recording, read, scrubbed, traits, write
+from tests.clients.oracles import rewritten
+from tests.clients.recording import Recording, Scrubber, read, traits, write
 from tests.clients.session import Session, noting
 
 PROMPTS = ("kit: please begin.", "kit: look around.", "kit: go on.", "kit: what was said.", "kit: another way.")
@@ -19,15 +20,19 @@ def play(session: Session) -> None:
     file = session.place.project / "notes.txt"
     file.write_text("a note\n")
     session.work(begin, 3, client.read(file))
-    session.work(on, 2, client.delegate(f"{look}\n[[calls:2 size:600 tool:{client.shell}]]"))
+    session.work(on, 5, client.delegate(f"{look}\n[[calls:2 size:600 tool:{client.shell}]]"))
     for form in client.forced.values():
         session.say(way=form)
     session.say(f"{said}\n{client.reach}{use('smart_compact_search', query='note')}")
-    session.provider.order({"answers": [{"text": "Summary: numbers were counted."}]})
-    session.say(way=client.native)
-    session.provider.orders.answers.clear()
+    session.work(on, 5)
+    before = session.turns()[-1]
+    session.compact()
     session.work(on, 1)
     session.say(f"{another}\n[[calls:1 size:300]]", client.fork)
+    threads = session.threads()
+    assert len(threads) == 3, "main agent, sub-agent, fork"
+    assert all(len(turns) >= 2 for turns in threads.values())
+    assert any(rewritten(before.asked, turn.asked, turn.note["route"]) for turn in threads[before.thread])
 
 
 def record(client: Client) -> None:
@@ -35,9 +40,9 @@ def record(client: Client) -> None:
     with tempfile.TemporaryDirectory() as folder, noting(Path(folder) / "gateway", client.trim_at) as behind:
         session = Session(client, *behind, Path(folder))
         play(session)
+        session.holds()
         turns = session.every()
     seen = set().union(*(traits(turn.headers, turn.asked) for turn in turns))
-    write(
-        client.name,
-        Recording(read(client.name).traits | seen, tuple(scrubbed(turn.headers, turn.asked) for turn in turns)),
-    )
+    scrubber = Scrubber()
+    requests = tuple(scrubber.request(turn.headers, turn.asked) for turn in turns)
+    write(client.name, Recording(read(client.name).traits | seen, requests))

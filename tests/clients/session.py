@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import re
 from collections import Counter, defaultdict, deque
@@ -15,14 +13,27 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 
-from openmem_hook.compaction.wording import NOTE
+from openmem_hook.store.sessions import unpack
 from tests.clients.drivers import Answer, Client, Place, Way
-from tests.clients.recording import RECORDING, learn, read, traits
-from tests.followed import SLACK, _cached, messages_of
-from tests.gateway import UPSTREAM_KEY, Gateway, Upstream, configuration, events, key_of, query, serving, stored
+from tests.clients.oracles import (
+    cacheable,
+    call_ids,
+    goes_on,
+    histories,
+    marks,
+    nameless,
+    not_said,
+    pointers,
+    rewritten,
+    same,
+)
+from tests.clients.recording import LEARN, learn, read, traits
+from tests.followed import SLACK, messages_of
+from tests.gateway import UPSTREAM_KEY, Gateway, Upstream, configuration, events, key_of, query, serving
 from tests.kit.builders import Format
-from tests.kit.prefix import blocks, broken_at, canonical
+from tests.kit.prefix import broken_at
 from tests.kit.provider import running
 from tests.kit.provider_state import Reply
 from tests.tool_client import ACCEPT, PATH
@@ -30,7 +41,9 @@ from tests.walk import normal
 
 Json = dict[str, Any]
 
-RECORD = """
+SUMMARY = "Numbers were counted, and that was all."
+"""What the scripted model answers a client that compacts by itself."""
+NOTE_CALLS = """
 import json
 from pathlib import Path
 from litellm.integrations.custom_logger import CustomLogger
@@ -52,11 +65,6 @@ calls = Record()
 """
 """A callback that notes each request as the client sent it, and names it to the provider. Where the gateway keeps its
 own notes in the body, it leaves them out."""
-CALL_ID = re.compile(rb"[kso]_s?\d+p?\d*_[0-9a-f]+n\d+")
-"""Ids that the scripted model gives its tool calls."""
-
-
-CONVERSATION = ("messages", "input", "system", "instructions")
 
 
 class Noted(Upstream):
@@ -76,14 +84,14 @@ class Noted(Upstream):
 def noting(folder: Path, trim_at: int) -> Iterator[tuple[Gateway, Noted]]:
     """A gateway with the models that clients ask for, and the provider behind it."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "record.py").write_text(RECORD)
+    (folder / "record.py").write_text(NOTE_CALLS)
     provider = Noted()
     with running(provider, clock=lambda: 0.0) as provider.address:
         config = configuration(provider.address, trim_at_tokens=trim_at)
         openai = {"api_base": f"{provider.address}/v1", "api_key": UPSTREAM_KEY}
         anthropic = {"api_base": provider.address, "api_key": UPSTREAM_KEY}
         served = {"anthropic/claude-sonnet-5": anthropic, "anthropic/claude-haiku-4-5": anthropic}
-        served |= {"openai/gpt-5.5": openai, "openai/kit": openai}
+        served |= {"openai/gpt-5.5": openai, "openai/local": openai}
         config["model_list"] = [
             {
                 "model_name": model.split("/")[1],
@@ -108,6 +116,16 @@ class Turn:
     note: Json
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A stored message: its line of history, what it was taken for, its text, the client's own JSON."""
+
+    line: str
+    kind: str
+    text: str
+    raw: Any
+
+
 class Session:
     """A client at work in a folder of its own. `say` runs it once; the rest looks at what that left behind."""
 
@@ -117,23 +135,34 @@ class Session:
             (folder / name).mkdir(parents=True)
         self.place = Place(folder / "home", folder / "project", gateway.address, key_of("alice"))
         self.id = ""
+        self.said: list[str] = []
         self.begun = len(provider.log)
         self.logged = gateway.log.stat().st_size
+        self.notes = gateway.folder / "asked.jsonl"
+        self.noted = self.notes.stat().st_size if self.notes.exists() else 0
         self.before = set(gateway.sessions())
 
     def say(self, prompt: str = "", way: Way | None = None) -> Answer:
         """Runs the client with this prompt, the first time anew and then as a resumed session."""
         way = way or (self.client.resume if self.id else self.client.new)
+        self.said += [way.prompt or prompt, *way.files.values()]
         answer = self.client.run(self.place, way, prompt, self.id)
         assert answer.code == 0, f"exit code {answer.code}: {answer.output[-2000:]}"
+        assert answer.session, f"no session: {answer.output[-2000:]}"
         self.id = self.id or answer.session
         return answer
 
     def work(self, words: str, calls: int, before: str = "") -> Answer:
         """A prompt that makes the model run the client's shell so many times."""
         answer = self.say(f"{words}\n{before}[[calls:{calls} size:6000 tool:{self.client.shell} lead:1]]")
-        assert answer.text.startswith("Done after "), answer.output[-2000:]
+        assert re.fullmatch(rf"Done after {calls} exchanges\.(?: Result: .*)?", answer.text, re.DOTALL), answer.text
         return answer
+
+    def compact(self) -> None:
+        """The client's own compaction, with a summary that the scripted model gives it."""
+        self.provider.order({"answers": [{"text": f"<summary>{SUMMARY}</summary>"}]})
+        self.say(way=self.client.native)
+        assert not self.provider.orders.answers, "the client asked for no summary"
 
     # --- what is there -----------------------------------------------------------------------------------
 
@@ -141,20 +170,24 @@ class Session:
     def requests(self) -> list[Json]:
         return self.provider.log[self.begun :]
 
-    def turns(self, *, auxiliary: bool = False) -> list[Turn]:
-        """Requests of threads, or those beside them: without tools and not of a conversation."""
-        lines = (self.gateway.folder / "asked.jsonl").read_text().splitlines()
-        asked = {line["call"]: line for line in map(json.loads, lines)}
-        found = []
-        for note in self.requests:
-            line = asked[note["call"]]
-            if bool(line["body"].get("tools")) is not auxiliary:
-                thread = self.client.thread(line["headers"])
-                found.append(Turn(thread, line["headers"], line["body"], note["body"], note))
-        return found
+    def asked(self) -> dict[str, Json]:
+        """What the gateway was asked, by its own name for the call."""
+        with self.notes.open("rb") as file:
+            file.seek(self.noted)
+            return {line["call"]: line for line in map(orjson.loads, file)}
 
     def every(self) -> list[Turn]:
-        return sorted(self.turns() + self.turns(auxiliary=True), key=lambda turn: turn.note["n"])
+        """All requests, in the order in which they reached the provider."""
+        asked = self.asked()
+        return [
+            Turn(self.client.thread(line["headers"]), line["headers"], line["body"], note["body"], note)
+            for note in self.requests
+            for line in [asked[note["call"]]]
+        ]
+
+    def turns(self, *, auxiliary: bool = False) -> list[Turn]:
+        """Requests of threads, or those beside them: without tools and not of a conversation."""
+        return [turn for turn in self.every() if bool(turn.asked.get("tools")) is not auxiliary]
 
     def threads(self) -> dict[str, list[Turn]]:
         found: dict[str, list[Turn]] = defaultdict(list)
@@ -172,6 +205,10 @@ class Session:
     def events(self, kind: str) -> list[Json]:
         return [event for path in self.stores() for event in events(path, kind)]
 
+    def rows(self) -> list[Row]:
+        """All that is stored of it."""
+        return rows_of(self.stores())
+
     # --- what must hold ----------------------------------------------------------------------------------
 
     def holds(self) -> None:
@@ -181,118 +218,116 @@ class Session:
         self.unmixed()
         self.untouched()
         self.kept()
+        self.typed()
         self.found()
         self.expected()
 
     def accepted(self) -> None:
+        """All that the client asked went to the provider, which refused nothing."""
         refused = [(note["status"], note["errors"]) for note in self.requests if not note["accepted"]]
         assert not refused, refused
         assert not self.gateway.failures(self.logged)
         assert self.turns()
+        assert set(self.asked()) == {note["call"] for note in self.requests}
 
     def bounded(self) -> None:
-        notes = [turn.note for turn in self.turns()]
         limit = self.client.trim_at
-        over = [note["prompt_tokens"] for note in notes if note["prompt_tokens"] > limit * SLACK[note["route"]]]
+        over = [
+            turn.note["prompt_tokens"]
+            for turn in self.every()
+            if turn.note["prompt_tokens"] > limit * SLACK[turn.note["route"]]
+        ]
         assert not over, f"prompts over {limit}: {over}"
 
     def cached(self) -> None:
         """Where the client broke neither its history nor what stands in front of it, each request begins with the one
-        before it and the cache holds that, but once for each trim."""
+        before it, has the client's breakpoints, and the cache holds what was marked. Else there is a new pointer."""
         told = [(a, b) for a, b in self.pairs() if not rewritten(a.asked, b.asked, a.note["route"])]
-        broken = [b for a, b in told if broken_at(a.sent, b.sent, a.note["route"]) is not None]
-        trims = len(self.events("trim"))
-        assert len(broken) <= trims, f"{len(broken)} prefixes broken, {trims} trims"
-        steady = [(a, b) for a, b in told if all(a.asked.get(key) == b.asked.get(key) for key in ("tools", "system"))]
-        missed = [b for a, b in steady if b.note["cache"]["read"] < cacheable(a.note) <= cacheable(b.note)]
-        assert {turn.note["n"] for turn in missed} <= {turn.note["n"] for turn in broken}
+        broken = [(a, b) for a, b in told if broken_at(a.sent, b.sent, a.note["route"]) is not None]
+        assert len(broken) <= len(self.events("trim"))
+        for a, b in broken:
+            assert set(pointers(b.sent)) - set(pointers(a.sent)), "a prefix was broken without a trim"
+        for a, b in told:
+            if (a, b) in broken or any(a.asked.get(key) != b.asked.get(key) for key in ("tools", "system")):
+                continue
+            assert marks(b.sent) == marks(b.asked)
+            read = b.note["cache"]["read"]
+            assert read > 0
+            assert read >= cacheable(a.note) or cacheable(a.note) > cacheable(b.note)
 
     def unmixed(self) -> None:
-        """No request has a tool call that its client did not send with it."""
+        """No request has a tool call that its client did not send with it, and no stored line the calls of two."""
         for turn in self.turns():
-            foreign = call_ids(turn.sent) - call_ids(turn.asked)
+            foreign = call_ids(messages_of(turn.sent)) - call_ids(messages_of(turn.asked))
             assert not foreign, foreign
+        lines: dict[str, set[bytes]] = defaultdict(set)
+        for row in self.rows():
+            lines[row.line] |= call_ids([row.raw])
+        theirs = [
+            set().union(*(call_ids(messages_of(turn.asked)) for turn in turns)) for turns in self.threads().values()
+        ]
+        for line, calls in lines.items():
+            assert any(calls <= own for own in theirs), f"{line} holds the calls of several threads"
 
     def untouched(self) -> None:
         """Titles, probes and the like go out as they came. A compaction of a thread's own history may go out as that
         thread does: whole it might not fit."""
         turns = self.turns()
         for turn in self.turns(auxiliary=True):
-            same = all(canonical(turn.sent.get(key)) == canonical(turn.asked.get(key)) for key in CONVERSATION)
-            fmt = turn.note["route"]
-            assert same or any(
-                not rewritten(one.asked, turn.asked, fmt) and not rewritten(noteless(one.sent), turn.sent, fmt)
-                for one in turns
+            assert same(turn.asked, turn.sent) or any(
+                goes_on((one.asked, one.sent), turn.asked, turn.sent) for one in turns
             )
 
     def kept(self) -> None:
         """Every message of every history is stored, and at most once for each past that it followed."""
-        held = Counter(nameless(message) for path in self.stores() for message in stored(path).elements())
+        held = Counter(nameless(normal(row.raw)) for row in self.rows())
         sent = histories((turn.thread, turn.asked) for turn in self.turns())
         lost, twice = set(sent) - set(held), held - sent
         assert not lost, f"{len(lost)} of {len(sent)} messages lost: {_shown(lost)}"
         assert not twice, f"{sum(twice.values())} messages stored again: {_shown(twice)}"
 
+    def typed(self) -> None:
+        """Nothing counts as typed that nobody said: a client's own words are known as such."""
+        typed = [row.text for row in self.rows() if row.kind in {"typed", "mixed"}]
+        assert typed
+        unsaid = list(not_said(typed, "\n".join([*self.said, *self.client.own])))
+        assert not unsaid, f"taken for typed: {unsaid}"
+
     def found(self) -> None:
         """What left a request is found by a line of it, with the gateway's own tools."""
+        looked = 0
         for path in self.stores():
             for seq, line in left(path):
                 answer = self.ask("smart_compact_search", query=f'"{line}"', session_id=path.stem, role="all", limit=50)
                 assert f" seq={seq} " in answer, f"message {seq} is not found by {line!r}: {answer[:2000]}"
+                looked += 1
+        assert looked or not self.events("trim"), "messages left, and none is marked so"
 
     def ask(self, tool: str, **arguments: Any) -> str:
         """What a tool answers the client's own key."""
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
         headers = {**ACCEPT, "authorization": f"Bearer {self.place.key}"}
-        answer = httpx.post(self.gateway.address + PATH, json=body, headers=headers, timeout=30).json()
+        with httpx.Client(trust_env=False, timeout=30) as http:
+            answer = http.post(self.gateway.address + PATH, json=body, headers=headers).json()
         return "".join(part["text"] for part in answer["result"]["content"])
 
     def expected(self) -> None:
         """The client sends nothing that no recording has."""
         seen = set().union(*(traits(turn.headers, turn.asked) for turn in self.every()))
-        if os.environ.get(RECORDING):
+        if os.environ.get(LEARN):
             learn(self.client.name, seen)
         new = seen - read(self.client.name).traits
         assert not new, f"no recording has {sorted(new)}: see that the plugin is right, then make clients ARGS=--record"
 
 
-def histories(asked: Iterable[tuple[str, Json]]) -> Counter[bytes]:
-    """The messages of all requests (thread and body), each once for each past that it follows."""
-    seen, made = set(), Counter[bytes]()
-    for thread, body in asked:
-        past = thread.encode()
-        for message in map(nameless, map(normal, messages_of(body))):
-            past = hashlib.blake2b(past + message).digest()
-            made[message] += past not in seen
-            seen.add(past)
-    return made
-
-
-def rewritten(before: Json, after: Json, fmt: Format) -> bool:
-    """Whether the client changed what it had already sent."""
-    return broken_at(before, after, fmt) is not None
-
-
-def nameless(message: bytes) -> bytes:
-    """Without the id of a Responses message: sub-agents and forks give the same ones anew."""
-    held = json.loads(message)
-    return canonical({key: value for key, value in held.items() if key != "id" or held.get("type") != "message"})
-
-
-def noteless(body: Json) -> Json:
-    """Without the standing note, which auxiliary requests don't get."""
-    items = [
-        {**item, "content": [part for part in item["content"] if part.get("text") != NOTE]}
-        if isinstance(item.get("content"), list)
-        else item
-        for item in messages_of(body)
+def rows_of(stores: Iterable[Path]) -> list[Row]:
+    """All that these hold."""
+    sql = "SELECT m.thread, m.kind, m.text, r.body FROM messages m JOIN records r USING (seq) ORDER BY seq"
+    return [
+        Row(f"{path.stem} {thread}", kind, text or "", orjson.loads(unpack(body, text)))
+        for path in stores
+        for thread, kind, text, body in query(path, sql)
     ]
-    return {**body, "input" if "input" in body else "messages": items}
-
-
-def cacheable(note: Json) -> int:
-    """Tokens that the cache holds of a request: with Anthropic, up to the client's last breakpoint."""
-    return _cached(note) - (note["cache"]["uncached"] if note["route"] == "anthropic" else 0)
 
 
 def left(store: Path, most: int = 20) -> list[tuple[int, str]]:
@@ -305,15 +340,6 @@ def left(store: Path, most: int = 20) -> list[tuple[int, str]]:
     )
     told = [(seq, line.strip()[:200].rpartition(" ")[0] or line.strip()) for seq, line in rows if line and line.strip()]
     return told[:: max(1, len(told) // most)]
-
-
-def call_ids(body: Json) -> set[bytes]:
-    return set(CALL_ID.findall(json.dumps(messages_of(body)).encode()))
-
-
-def shown(body: Json, fmt: Format) -> str:
-    """All that the model can see of the conversation."""
-    return b"\n".join(blocks(body, fmt)).decode()
 
 
 def _shown(messages: Iterable[bytes]) -> list[bytes]:
