@@ -626,10 +626,10 @@ async def test_an_old_result_cleared_in_a_history_that_repeats_itself_takes_no_n
         return chat.body(*made)
 
     line = Conversation(new_hook(trim_at_tokens=3_000, compress_over_tokens=0))
-    for polls in range(1, 26):
+    for polls in range(1, 24):
         before = await line.send(history(polls))
     trims = line.trims()
     line.last = None
-    after = await line.send(history(26, cleared=True))
+    after = await line.send(history(24, cleared=True))
     assert trims == line.trims() >= 1
     assert len(messages_of(after)) == len(messages_of(before)) + 2

@@ -148,12 +148,12 @@ def test_the_bound_on_the_gateway_leaves_out_the_compromised_release_and_has_no_
     assert bound == "litellm[proxy]>=1.108.7,!=1.107.0"
 
 
-def test_ci_runs_make_test_with_an_empty_home() -> None:
+def test_ci_runs_make_test_and_two_clients_with_an_empty_home() -> None:
     script = (REPO / ".ci/run").read_text("utf-8")
     assert os.access(REPO / ".ci/run", os.X_OK)
     assert "set -euo pipefail" in script
     assert 'HOME="$(mktemp -d)"' in script
-    assert script.rstrip().endswith("make test")
+    assert script.rstrip().endswith('make test\nmake clients ARGS="--check --if-reachable codex claude-code-2.1.3"')
 
 
 @pytest.mark.parametrize("tag", ["bash-stderr", "bash-stdout", "command-name", "task-notification"])
