@@ -12,8 +12,12 @@ NPM = (
     "npm", "install", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel", "error", "--fetch-retries", "1",
 )  # fmt: skip
 PATIENCE_S = 600.0
-UNREACHABLE = ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ENETUNREACH", "EHOSTUNREACH", "ETIMEDOUT")
-"""Node's names for a registry that doesn't answer."""
+UNREACHABLE = (
+    "ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ENETUNREACH", "EHOSTUNREACH", "ETIMEDOUT",
+    "SELF_SIGNED_CERT_IN_CHAIN", "DEPTH_ZERO_SELF_SIGNED_CERT", "UNABLE_TO_VERIFY_LEAF_SIGNATURE",
+    "UNABLE_TO_GET_ISSUER_CERT_LOCALLY",
+)  # fmt: skip
+"""Node's names for a registry that doesn't answer, or whose certificate this machine doesn't trust."""
 
 
 class InstallError(Exception):
