@@ -42,7 +42,7 @@ from openmem_hook.config import Limits, Settings
 from openmem_hook.formats import breakpoints
 from openmem_hook.formats.decode import decode
 from openmem_hook.formats.usage import Usage
-from openmem_hook.messages import Adapter, History, Memo
+from openmem_hook.model import Adapter, History, HistoryCache
 from openmem_hook.recorder import Pending, Recorder
 from openmem_hook.retention import Retention
 from openmem_hook.store import catalog, names, sessions
@@ -210,13 +210,13 @@ class Compactor:
         with live.used():
             return self._with_session(request, history, live, ticket, started)
 
-    def _memo(self, request: Request) -> Memo:
+    def _memo(self, request: Request) -> HistoryCache:
         """Facts remembered for the conversation that this request most likely belongs to."""
         if request.session_id is None:
-            return Memo()
+            return HistoryCache()
         folder = names.tenant_folder(request.tenant)
         live = self.pool.peek(folder, names.session_name(request.tenant, request.session_id))
-        return Memo() if live is None else live.memo
+        return HistoryCache() if live is None else live.memo
 
     def _place(self, request: Request, history: History) -> tuple[str, str | None]:
         """Folder of the tenant and name of the session; no name before an unnamed conversation is anyone's."""
@@ -304,7 +304,7 @@ class Compactor:
         thread: Thread,
         *,
         edits: bool,
-        memo: Memo,
+        memo: HistoryCache,
     ) -> Draft:
         note = wording.NOTES.get(thread.note)
         rules = Rules(thread.result_chars, note, request.limits, edits)
@@ -498,7 +498,9 @@ class Compactor:
         if live is None or not (live.state.cuts or live.state.swaps):
             return Outcome(request.body)
         known = _known(live.state, tokens.starting(request.model), 0.0, request.model)
-        draft = find(Draft(request.adapter, history, Rules(0, None, request.limits, False), known, live.name, Memo()))
+        draft = find(
+            Draft(request.adapter, history, Rules(0, None, request.limits, False), known, live.name, HistoryCache())
+        )
         swapped = {key for key, _ in draft.swaps}
         if draft.standing is None and swapped.isdisjoint(draft.history.keys):
             return Outcome(request.body)

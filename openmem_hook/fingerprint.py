@@ -19,7 +19,7 @@ SIZE = 16
 
 _DIGEST = b"openmem-digest-1:"
 _CHAIN = b"openmem-chain-1:"
-_ASIDE = b"openmem-aside-1:"
+_POSITION = b"openmem-aside-1:"
 ROOT = blake2b(_CHAIN + b"root", digest_size=SIZE).digest()
 
 _EXACT_FLOAT = 2**53
@@ -72,9 +72,9 @@ def chain(previous: bytes, own: bytes) -> bytes:
     return blake2b(_CHAIN + previous + own, digest_size=SIZE).digest()
 
 
-def aside(previous: bytes, own: bytes) -> bytes:
+def position_key(previous: bytes, own: bytes) -> bytes:
     """Key of a message that takes no part in identity, at its place in the history."""
-    return blake2b(_ASIDE + previous + own, digest_size=SIZE).digest()
+    return blake2b(_POSITION + previous + own, digest_size=SIZE).digest()
 
 
 def short_id(*parts: bytes | str) -> str:

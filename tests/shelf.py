@@ -13,10 +13,10 @@ from typing import Any
 import orjson
 
 from openmem_hook.compaction.record import Event, NewRow, Thread, Write
-from openmem_hook.messages import searchable
 from openmem_hook.store import catalog, database, fulltext, names, sessions
 from openmem_hook.store.pool import Pool
 from openmem_hook.store.waiting import Ticket
+from openmem_hook.text import searchable
 from openmem_hook.tools import Answer, Caller, Desk
 
 NOW = 1_770_000_000.0

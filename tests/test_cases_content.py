@@ -21,12 +21,13 @@ from openmem_hook import config, fingerprint
 from openmem_hook.compaction import wording
 from openmem_hook.compaction.wording import NOTE
 from openmem_hook.compactor import Compactor, Request
+from openmem_hook.facts import INTERJECTION_PREFIX
 from openmem_hook.formats import anthropic
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.messages import RELAYED, split_lines
 from openmem_hook.store import fulltext, names
 from openmem_hook.store.database import transaction
 from openmem_hook.store.sessions import unpack
+from openmem_hook.text import split_lines
 from tests.conftest import CALL_TYPES, make_key
 from tests.conversation import POINTER, SESSION_HEADER, Conversation, messages_of
 from tests.kit import builders as a
@@ -784,9 +785,12 @@ async def test_a_pointer_says_how_to_reach_tools_that_the_client_put_off(
 ORDER = "Touch nothing below vendor, whatever happens, and say so at the end. " * 4
 BESIDE = {
     "beside a result": ([a.text(ORDER)], None),
-    "in two blocks": ([a.text(f"{RELAYED}\nFirst of all be quick."), a.text(f"{RELAYED}\n{ORDER}")], None),
-    "in a system message": ([], f"{RELAYED}\n{ORDER}\n\nIMPORTANT: look at it."),
-    "in a system message of blocks": ([], [a.text(f"{RELAYED}\n{ORDER}")]),
+    "in two blocks": (
+        [a.text(f"{INTERJECTION_PREFIX}\nFirst of all be quick."), a.text(f"{INTERJECTION_PREFIX}\n{ORDER}")],
+        None,
+    ),
+    "in a system message": ([], f"{INTERJECTION_PREFIX}\n{ORDER}\n\nIMPORTANT: look at it."),
+    "in a system message of blocks": ([], [a.text(f"{INTERJECTION_PREFIX}\n{ORDER}")]),
 }
 
 
@@ -814,14 +818,14 @@ async def test_what_a_person_says_while_the_model_works_stays_as_long_as_the_tur
 
 async def test_of_what_a_person_said_before_that_the_pointer_keeps_the_first_words(new_hook: NewHook) -> None:
     talk = Conversation(new_hook(trim_at_tokens=6000), "one")
-    history = working([a.text(f"{RELAYED}\nUse the blue one.")], None, 6)
-    history[-1]["content"].append(a.text(f"{RELAYED}\nNo, the green one."))
+    history = working([a.text(f"{INTERJECTION_PREFIX}\nUse the blue one.")], None, 6)
+    history[-1]["content"].append(a.text(f"{INTERJECTION_PREFIX}\nNo, the green one."))
     for n in range(40):
         history += [a.assistant(a.tool_use(f"u{n}")), a.results(a.tool_result(f"u{n}", listing(900, n)))]
         out = await talk.send(a.body(*history))
     shown = json.dumps(out["messages"])
-    assert f"{RELAYED}\\nNo, the green one." in shown
-    assert f"{RELAYED}\\nUse the blue one." not in shown
+    assert f"{INTERJECTION_PREFIX}\\nNo, the green one." in shown
+    assert f"{INTERJECTION_PREFIX}\\nUse the blue one." not in shown
     assert "Use the blue one." in str(out["messages"][0])
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from openmem_hook.formats import adapter_named
 from openmem_hook.formats.decode import decode
-from openmem_hook.messages import History, Memo
+from openmem_hook.model import History, HistoryCache
 from tests.kit.builders import FORMATS, Format, Json, assistant, body, session, user
 from tests.kit.histories import bodies, drift, edit, growth, rewind
 
 
-def named(fmt: Format, request: Json, memo: Memo) -> History:
+def named(fmt: Format, request: Json, memo: HistoryCache) -> History:
     adapter = adapter_named(fmt)
     assert adapter is not None
     return decode(adapter, request, memo)
@@ -31,13 +31,13 @@ def test_a_history_has_the_same_names_whatever_was_decoded_before(data: st.DataO
     base = data.draw(bodies(fmt))
     requests = [*growth(base), drift(base, rng), edit(base, 0), rewind(base)]
     rng.shuffle(requests)
-    memo = Memo()
+    memo = HistoryCache()
     for request in requests:
-        assert alike(named(fmt, request, memo), named(fmt, request, Memo()))
+        assert alike(named(fmt, request, memo), named(fmt, request, HistoryCache()))
 
 
 def test_a_message_seen_before_is_not_looked_at_again() -> None:
-    memo = Memo()
+    memo = HistoryCache()
     first = named("anthropic", session("anthropic", exchanges=3), memo)
     again = named("anthropic", session("anthropic", exchanges=4), memo)
     shared = len(first) - 1  # the last one of the longer history differs
@@ -45,7 +45,7 @@ def test_a_message_seen_before_is_not_looked_at_again() -> None:
 
 
 def test_names_are_those_of_the_new_history_from_where_it_differs() -> None:
-    memo = Memo()
+    memo = HistoryCache()
     one = named("anthropic", body(user("a"), assistant("b"), user("c")), memo)
     other = named("anthropic", body(user("a"), assistant("x"), user("c")), memo)
     assert one.keys[0] == other.keys[0]

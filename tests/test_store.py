@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from openmem_hook import fingerprint
 from openmem_hook.compaction.edits import Cut, Swap
 from openmem_hook.compaction.record import Event, NewRow, Thread, UsageWrite, Write
-from openmem_hook.messages import searchable
 from openmem_hook.store import catalog, database, fulltext, names, sessions
 from openmem_hook.store.database import StoreError
 from openmem_hook.store.pool import File, Live, Pool, SessionBusyError
 from openmem_hook.store.sessions import SessionState, pack, unpack
 from openmem_hook.store.waiting import Ticket
+from openmem_hook.text import searchable
 from openmem_hook.tokens import Sizes
 from tests.outage import Failing, assert_in_step, error, failing, striking
 

@@ -15,8 +15,8 @@ import yaml
 
 import openmem_hook
 from openmem_hook import config
+from openmem_hook.facts import TRIM_COMMAND
 from openmem_hook.formats import typed
-from openmem_hook.messages import FORCING
 
 REPO = Path(__file__).parent.parent
 PACKAGE = REPO / "openmem_hook"
@@ -119,7 +119,7 @@ def test_the_text_of_the_slash_command_is_no_command_itself_and_no_notice() -> N
     assert said["description"]
     assert said["disable-model-invocation"] is True
     assert typed.classify(text) == "text"
-    assert FORCING.match(text) is None
+    assert TRIM_COMMAND.match(text) is None
 
 
 # --- the package --------------------------------------------------------------------------------------------

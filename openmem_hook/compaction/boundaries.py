@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from openmem_hook.messages import Facts, History
+from openmem_hook.model import Facts, History
 
 _OPENS_TURN = ("typed", "recap", "notice", "summarise")
 
@@ -34,7 +34,7 @@ def legal(history: History, ends: Sequence[bool]) -> list[bool]:
     """For each place 0..n: a tail may start there. `ends` says where `closed` does."""
     facts = history.facts
     out = [False] * (len(facts) + 1)
-    for i in range(history.fixed, len(facts) + 1):
+    for i in range(history.editable_from, len(facts) + 1):
         out[i] = ends[i] and (i == len(facts) or _starts(facts, i))
     return out
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from openmem_hook import fingerprint
-from openmem_hook.messages import Adapter, History, Raw
+from openmem_hook.model import Adapter, History, Raw
 from openmem_hook.tokens import Sizes
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from openmem_hook import tokens
 from openmem_hook.compaction.edits import Standing
-from openmem_hook.messages import Facts, History
+from openmem_hook.model import Facts, History
 from openmem_hook.tokens import Calibration
 
 
@@ -78,7 +78,7 @@ def per_message(
     """Tokens of each message from `start` to `end` as it would go out. With `drops_thinking`, turns before the
     last count without; what a compaction stands for costs nothing."""
     edge = last_typed(history) if scale.drops_thinking else 0
-    nothing = range(history.lead, history.folded)
+    nothing = range(history.lead, history.compaction_at)
     costs = scale.costs(history.keys[start:end], sent[start:end])
     return [
         0.0 if i in nothing else cost - (scale.thought(fact) if i < edge and fact.has_thinking else 0.0)
@@ -95,12 +95,12 @@ def last_typed(history: History, end: int | None = None) -> int:
 def first_paid(history: History, standing: Standing | None) -> int:
     """Index of the first message after the head, or after a compaction, that a report can have paid for."""
     start = history.lead if standing is None else standing.index + 1
-    return max(start, history.folded + 1) if history.folded else start
+    return max(start, history.compaction_at + 1) if history.compaction_at else start
 
 
 def head(history: History, standing: Standing | None, scale: Scale) -> float:
     """Tokens of what stands in place of the history up to the anchor."""
-    if standing is None or standing.index < history.folded:
+    if standing is None or standing.index < history.compaction_at:
         return 0.0
     return tokens.estimate(scale.calibration, standing.cut.head_sizes)
 

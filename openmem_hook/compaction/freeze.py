@@ -10,7 +10,8 @@ from openmem_hook.compaction import wording
 from openmem_hook.compaction.edits import Cut, SwapMap, sent_message
 from openmem_hook.compaction.standing import trail
 from openmem_hook.compaction.trim import Choice
-from openmem_hook.messages import BESIDE, RELAYED, Adapter, History, Memo, NamedFile, Part, Raw, facts_about
+from openmem_hook.facts import INTERJECTION_PREFIX, facts_of_message
+from openmem_hook.model import INTERJECTIONS, Adapter, FileMention, History, HistoryCache, Part, Raw
 from openmem_hook.tokens import ZERO
 
 _SEARCH_TOOL = "smart_compact_search"
@@ -27,7 +28,7 @@ def freeze(
     session: str,
     reason: str,
     generation: int,
-    memo: Memo,
+    memo: HistoryCache,
 ) -> Cut:
     """The cut for a choice. Nothing in it depends on anything but its arguments. `memo` is read and added to."""
     text = wording.pointer(session, trimmed(adapter, history, choice, memo))
@@ -35,7 +36,7 @@ def freeze(
     shown: list[bytes] = []
     for i in choice.kept:
         whole = i > choice.turn or history.facts[i].kind in ("call", "result")
-        raw = adapter.frozen(sent_message(adapter, history, i, swaps), keep_thinking=whole)
+        raw = adapter.freeze_message(sent_message(adapter, history, i, swaps), keep_thinking=whole)
         if raw is None:
             continue
         head.append(adapter.with_pointer(raw, text) if i == choice.carrier else raw)
@@ -54,7 +55,7 @@ def freeze(
         trail=trail(history, anchor),
         head=payload,
         shown=tuple(shown),
-        head_sizes=sum((facts_about(adapter, raw, 0).sizes for raw in head), ZERO),
+        head_sizes=sum((facts_of_message(adapter, raw, 0).sizes for raw in head), ZERO),
         reason=reason,
         generation=generation,
         format=adapter.name,
@@ -67,7 +68,7 @@ def _before(history: History, anchor: int) -> bytes | None:
     return next((history.facts[i].digest for i in places if history.facts[i].identifies), None)
 
 
-def trimmed(adapter: Adapter, history: History, choice: Choice, memo: Memo) -> wording.Trimmed:
+def trimmed(adapter: Adapter, history: History, choice: Choice, memo: HistoryCache) -> wording.Trimmed:
     """The pointer's map: made by rule from what left, the latest mention of a file last."""
     typed: list[str] = []
     read: dict[str, None] = {}
@@ -75,11 +76,11 @@ def trimmed(adapter: Adapter, history: History, choice: Choice, memo: Memo) -> w
     dropped = choice.dropped(history)
     for i in dropped:
         fact = history.facts[i]
-        if fact.kind == "typed" or fact.kind in BESIDE:
+        if fact.kind == "typed" or fact.kind in INTERJECTIONS:
             typed.append(_words(adapter.parts_of(history.messages[i])))
         elif fact.calls:
             for file in _files_of(adapter, history, i, memo):
-                target = written if file.written else read
+                target = written if file.is_written else read
                 target.pop(file.path, None)
                 target[file.path] = None
     return wording.Trimmed(
@@ -94,11 +95,11 @@ def trimmed(adapter: Adapter, history: History, choice: Choice, memo: Memo) -> w
 
 def _words(parts: Sequence[Part]) -> str:
     """What a person said in a message, without what a client puts in front of it."""
-    said = (part.text.strip().removeprefix(RELAYED).strip() for part in parts if part.kind == "text")
+    said = (part.text.strip().removeprefix(INTERJECTION_PREFIX).strip() for part in parts if part.kind == "text")
     return " ".join(text for text in said if text)
 
 
-def _files_of(adapter: Adapter, history: History, index: int, memo: Memo) -> Sequence[NamedFile]:
+def _files_of(adapter: Adapter, history: History, index: int, memo: HistoryCache) -> Sequence[FileMention]:
     digest = history.facts[index].digest
     known = memo.files.get(digest)
     if known is None:
@@ -107,11 +108,11 @@ def _files_of(adapter: Adapter, history: History, index: int, memo: Memo) -> Seq
     return known
 
 
-def _named_files(call: Part) -> list[NamedFile]:
+def _named_files(call: Part) -> list[FileMention]:
     """Files that a call names by an argument."""
     patched = _PATCHED.findall(call.text)
     written = bool(patched or writes(call.name))
-    return [NamedFile(path, written) for path in [*patched, *_PATH.findall(call.text)]]
+    return [FileMention(path, written) for path in [*patched, *_PATH.findall(call.text)]]
 
 
 def writes(tool_name: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from openmem_hook import tokens
 from openmem_hook.compaction import estimate
 from openmem_hook.compaction.estimate import Report, ReportKey, Scale
-from openmem_hook.messages import Facts, History
+from openmem_hook.model import Facts, History
 from openmem_hook.tokens import Calibration
 
 

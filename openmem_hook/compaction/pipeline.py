@@ -18,7 +18,8 @@ from openmem_hook.compaction.freeze import freeze
 from openmem_hook.compaction.results import shorten
 from openmem_hook.compaction.standing import Followers, find_standing
 from openmem_hook.config import Limits
-from openmem_hook.messages import Adapter, Facts, History, Memo, Pause, Raw, no_pause, remembered
+from openmem_hook.facts import cached_facts
+from openmem_hook.model import Adapter, Facts, History, HistoryCache, Pause, Raw, no_pause
 
 SHORT_SHARE = 0.5
 """A short form's cap as a share of the size above which results are compressed."""
@@ -69,7 +70,7 @@ class Draft:
     rules: Rules
     known: Known
     session: str
-    memo: Memo
+    memo: HistoryCache
     standing: Standing | None = None
     swaps: Mapping[tuple[bytes, str], Swap] = field(default_factory=dict)
     new_swaps: tuple[Swap, ...] = ()
@@ -110,7 +111,7 @@ def compress(draft: Draft) -> Draft:
     held = {swap.call_id: swap for swap in known.swaps.values()}
     cap = max(int(limit * SHORT_SHARE), SHORTEST)
     fresh_from = _answered(draft) if limit > 0 else len(draft.history)
-    for i in range(max(_start(draft), draft.history.fixed), len(draft.history)):
+    for i in range(max(_start(draft), draft.history.editable_from), len(draft.history)):
         key = draft.history.keys[i]
         if key in known.scale.measured or key in known.sent:
             continue
@@ -206,7 +207,7 @@ def _sent(draft: Draft) -> tuple[Facts, ...]:
     for i in range(_start(draft), len(history)):
         if history.keys[i] in swapped:
             raw = sent_message(draft.adapter, history, i, draft.swaps)
-            facts[i] = remembered(draft.adapter, raw, draft.memo)
+            facts[i] = cached_facts(draft.adapter, raw, draft.memo)
     return tuple(facts)
 
 
@@ -266,7 +267,7 @@ def _forced(draft: Draft) -> bool:
         fact = draft.history.facts[i]
         if fact.role == "assistant" or fact.kind == "recap" or typed > 1:
             return False
-        if fact.forces:
+        if fact.forces_trim:
             return True
         typed += fact.kind == "typed"
     return False
@@ -373,7 +374,7 @@ def squeeze(draft: Draft) -> Draft:
         return draft
     less = draft
     for cap in SQUEEZE:
-        places = range(max(_start(less), less.history.fixed), len(less.history))
+        places = range(max(_start(less), less.history.editable_from), len(less.history))
         order = sorted(places, key=lambda i: -max_chars(draft.history.facts[i]))
         made = [swap for i in order for swap in _swaps(less, i, cap * 5 // 4, cap, "hard")]
         fresh = [swap for swap in made if less.swaps.get((swap.key, swap.call_id)) != swap]

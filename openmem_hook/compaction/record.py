@@ -11,7 +11,8 @@ from openmem_hook import fingerprint, tokens
 from openmem_hook.compaction.edits import Cut, Swap
 from openmem_hook.compaction.pipeline import Draft
 from openmem_hook.compaction.threads import Place
-from openmem_hook.messages import History, Pause, joined, no_pause, searchable
+from openmem_hook.model import History, Pause, no_pause
+from openmem_hook.text import searchable, searchable_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ def rows_of(draft: Draft, new: Sequence[int], whole: set[int], pause: Pause = no
                 role="user" if fact.kind == "relayed" else fact.role,
                 kind=fact.kind,
                 tool_name=searchable(", ".join(dict.fromkeys(name for name in tools if name))),
-                text=joined(adapter.parts_of(raw)),
+                text=searchable_text(adapter.parts_of(raw)),
                 in_context=i in whole,
                 format=adapter.name,
                 body=fingerprint.dump(raw),

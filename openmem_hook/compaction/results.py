@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from openmem_hook.compaction import wording
-from openmem_hook.messages import split_lines
+from openmem_hook.text import split_lines
 
 HEAD_LINES = 40
 TAIL_LINES = 20

@@ -15,7 +15,7 @@ from itertools import islice
 from openmem_hook import fingerprint
 from openmem_hook.compaction.boundaries import closed
 from openmem_hook.compaction.edits import Cut, Standing
-from openmem_hook.messages import History
+from openmem_hook.model import History
 
 TRAIL = 8
 """Model outputs that tell a line of history from its branches: a branch shares none after it left."""
@@ -122,6 +122,6 @@ def _rebased(history: History, found: Standing, known: Mapping[bytes, bytes]) ->
         if fact.identifies:
             past = keys[i] = fingerprint.chain(past, fact.digest)
         else:
-            keys[i] = fingerprint.aside(past, fact.digest)
+            keys[i] = fingerprint.position_key(past, fact.digest)
         chain[i] = past
     return replace(history, keys=keys, chain=chain)

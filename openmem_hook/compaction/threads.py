@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from openmem_hook.messages import History
+from openmem_hook.model import History
 
 
 class Line(Protocol):

@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from openmem_hook.compaction import boundaries
 from openmem_hook.compaction.boundaries import Output
-from openmem_hook.messages import BESIDE, Facts, History
+from openmem_hook.model import INTERJECTIONS, Facts, History
 
 KEEP_EXCHANGES = 3
 REPEATED_GAIN = 0.2
@@ -66,14 +66,14 @@ def choices(history: History, strict: bool = True) -> Iterator[Choice]:
     facts = history.facts
     ends = boundaries.closed(facts)
     allowed = boundaries.legal(history, ends)
-    outputs = boundaries.outputs(history, history.fixed, ends)
+    outputs = boundaries.outputs(history, history.editable_from, ends)
     first = _first_typed(history)
-    edge = history.fixed if first is None else _after_system(facts, first + 1)
-    turn = max((i for i in range(history.fixed, len(facts)) if facts[i].kind == "typed"), default=first)
+    edge = history.editable_from if first is None else _after_system(facts, first + 1)
+    turn = max((i for i in range(history.editable_from, len(facts)) if facts[i].kind == "typed"), default=first)
     if turn is None:
         yield from _without_typed(history, allowed, outputs)
         return
-    preamble = (*_compaction(history), *range(history.fixed, edge))
+    preamble = (*_compaction(history), *range(history.editable_from, edge))
     amid = next((o for o in outputs if o.first < turn < o.end), None)
     begin, start = (turn, _after_system(facts, turn + 1)) if amid is None else (amid.first, amid.end)
     reply = _reply(history, edge, begin, ends, allowed)
@@ -82,7 +82,7 @@ def choices(history: History, strict: bool = True) -> Iterator[Choice]:
         return
     exchanges = [o for o in outputs if o.first >= start]  # those without calls answered a client's notice
     for at in _starts(history, allowed, start, exchanges):
-        pinned = _pinned(history, at, outputs, history.fixed if strict else start, start)
+        pinned = _pinned(history, at, outputs, history.editable_from if strict else start, start)
         before = [i for i in pinned if edge <= i < begin and i not in reply]
         asked = _beside(history, at, exchanges, start) if strict else range(0)
         inside = _opened(history, at, start, exchanges, sorted({*asked, *(i for i in pinned if start <= i < at)}))
@@ -95,25 +95,25 @@ def _first_typed(history: History) -> int | None:
     """The first typed message. Where an exchange stands before it, the last of the messages that a client began
     with, None where it began with an exchange."""
     facts = history.facts
-    places = range(history.fixed, len(history))
+    places = range(history.editable_from, len(history))
     typed = next((i for i in places if facts[i].kind in ("typed", "mixed")), len(facts))
     called = next((i for i in places if facts[i].calls), len(facts))
     if typed < called:
         return typed
     said = next((i for i in places if facts[i].role not in ("user", "system") or facts[i].answers), len(facts))
-    return max((i for i in range(history.fixed, said) if facts[i].role == "user"), default=None)
+    return max((i for i in range(history.editable_from, said) if facts[i].role == "user"), default=None)
 
 
 def _compaction(history: History) -> tuple[int, ...]:
     """A provider's compaction with what belongs to it, after the words a history has to begin with."""
     facts, lead = history.facts, history.lead
-    if history.fixed == lead:
+    if history.editable_from == lead:
         return ()
     ends = boundaries.closed(facts)
-    whole = (i for i in range(history.folded, lead, -1) if ends[i] and facts[i - 1].kind != "reasoning")
+    whole = (i for i in range(history.compaction_at, lead, -1) if ends[i] and facts[i - 1].kind != "reasoning")
     start = next(whole, lead)
     begins = start > lead and facts[lead].role == "user" and not facts[lead].answers
-    return (*range(lead, lead + begins), *range(start, history.fixed))
+    return (*range(lead, lead + begins), *range(start, history.editable_from))
 
 
 def _after_system(facts: Sequence[Facts], at: int) -> int:
@@ -134,7 +134,7 @@ def _reply(history: History, edge: int, turn: int, ends: Sequence[bool], allowed
     run = range(first, last + 1)
     if ends[first] and not any(facts[i].calls for i in run) and any(facts[i].has_text for i in run):
         return tuple(run)
-    if edge == history.fixed or facts[edge - 1].role != "system":
+    if edge == history.editable_from or facts[edge - 1].role != "system":
         return ()
     opened = next((i for i in range(first, edge - 1, -1) if allowed[i] and facts[i].role == "assistant"), None)
     return () if opened is None else tuple(i for i in range(opened, turn) if facts[i].role != "system")
@@ -184,16 +184,20 @@ def _pinned(history: History, at: int, outputs: Sequence[Output], signed_from: i
     """Messages before `at` that must stay, with their exchanges: tool references in use, what a provider signed at or
     after `signed_from`, and, in the running turn (from `running` on), what nobody here knows."""
     facts = history.facts
-    pins = [i for i in range(history.fixed, at) if facts[i].signed or facts[i].references or facts[i].kind == "unknown"]
+    pins = [
+        i
+        for i in range(history.editable_from, at)
+        if facts[i].is_signed or facts[i].references or facts[i].kind == "unknown"
+    ]
     if not pins:
         return []
-    wanted = history.deferred.intersection(name for fact in facts[at:] for name in fact.tool_names)
+    wanted = history.deferred_tools.intersection(name for fact in facts[at:] for name in fact.tool_names)
     whole = {i: range(o.first, o.end) for o in outputs for i in range(o.first, o.end)}
     stay = set[int]()
     for i in pins:
         if facts[i].kind == "unknown" and i >= running:
             stay.update(range(_thought(facts, i, running), i + 1))
-        elif not (facts[i].signed and i >= signed_from) and not wanted.intersection(facts[i].references):
+        elif not (facts[i].is_signed and i >= signed_from) and not wanted.intersection(facts[i].references):
             continue
         stay.update(whole.get(i, range(i, i + 1)))
     return sorted(i for i in stay if i < at)
@@ -202,7 +206,7 @@ def _pinned(history: History, at: int, outputs: Sequence[Output], signed_from: i
 def _beside(history: History, at: int, exchanges: Sequence[Output], start: int) -> range:
     """The newest words before `at` that came inside the running turn, with the exchange that they came beside."""
     facts = history.facts
-    last = next((i for i in range(len(facts) - 1, start - 1, -1) if facts[i].kind in BESIDE), None)
+    last = next((i for i in range(len(facts) - 1, start - 1, -1) if facts[i].kind in INTERJECTIONS), None)
     if last is None or last >= at:
         return range(0)
     came = next((o for o in reversed(exchanges) if o.first <= last), None)
@@ -218,16 +222,16 @@ def _thought(facts: Sequence[Facts], at: int, start: int) -> int:
 
 def _without_typed(history: History, allowed: Sequence[bool], outputs: Sequence[Output]) -> Iterator[Choice]:
     """Nothing typed is left to carry the pointer (a compaction stands before a running turn): it stands alone."""
-    for at in _starts(history, allowed, history.fixed, outputs):
-        if at > history.fixed and _opened(history, at, history.fixed, outputs, []) == []:
-            yield Choice(_compaction(history), None, at - 1, history.fixed)
+    for at in _starts(history, allowed, history.editable_from, outputs):
+        if at > history.editable_from and _opened(history, at, history.editable_from, outputs, []) == []:
+            yield Choice(_compaction(history), None, at - 1, history.editable_from)
 
 
 def choose(history: History, weights: Weights, target: Target) -> Choice | None:
     """The first cut that fits the target, else the deepest. Where what a provider signed in finished turns, or the
     exchange beside which a person's words came, would keep the request over its limit, it leaves."""
     fitting, deepest = _fitting(choices(history), weights, target)
-    if fitting or deepest is None or not any(fact.signed or fact.kind in BESIDE for fact in history.facts):
+    if fitting or deepest is None or not any(fact.is_signed or fact.kind in INTERJECTIONS for fact in history.facts):
         return fitting or deepest
     within = replace(target, tokens=target.limit)
     if _fitting([deepest], weights, within)[0]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from openmem_hook.formats import anthropic, chat, responses
-from openmem_hook.messages import Adapter
+from openmem_hook.model import Adapter
 
-ADAPTERS: tuple[Adapter, ...] = (
-    cast("Adapter", anthropic),
-    cast("Adapter", responses),
-    cast("Adapter", chat),
-)
-"""In the order they are asked; chat, the least particular shape, comes last."""
+# Assigned one by one, so that mypy holds each module to the protocol and names what it lacks.
+_ANTHROPIC: Adapter = anthropic
+_RESPONSES: Adapter = responses
+_CHAT: Adapter = chat
 
+ADAPTERS: tuple[Adapter, ...] = (_ANTHROPIC, _RESPONSES, _CHAT)
+"""In the order in which they are asked; chat, the least particular shape, comes last."""
 
 ANY_BODY = "pass_through_endpoint"
 """The call type that says nothing of the body: there the shape alone decides."""

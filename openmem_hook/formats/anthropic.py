@@ -7,13 +7,10 @@ from typing import Any
 
 from openmem_hook import fingerprint
 from openmem_hook.formats import blocks
-from openmem_hook.formats.breakpoints import with_marker
-from openmem_hook.formats.typed import classify
-from openmem_hook.messages import Part, Raw
+from openmem_hook.formats.breakpoints import with_marker as with_marker
+from openmem_hook.model import Format, Part, Raw, Role
 
-__all__ = ["with_marker"]
-
-name = "anthropic"
+name: Format = "anthropic"
 call_types = frozenset({"anthropic_messages", "pass_through_endpoint"})
 messages_key = "messages"
 references_define = False  # a reference points to an entry in `tools`
@@ -37,9 +34,11 @@ def lead_of(messages: Sequence[Raw]) -> int:  # noqa: ARG001 - the system prompt
     return 0
 
 
-def role_of(raw: Raw) -> str:
-    role = raw.get("role") if isinstance(raw, dict) else None
-    return role if role in ("user", "assistant", "system") else "unknown"
+_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
+
+
+def role_of(raw: Raw) -> Role:
+    return _ROLES.get(str(raw.get("role")), "unknown") if isinstance(raw, dict) else "unknown"
 
 
 def parts_of(raw: Raw) -> list[Part]:
@@ -50,16 +49,18 @@ def parts_of(raw: Raw) -> list[Part]:
     return [_part(block, i, role) for i, block in enumerate(content)]
 
 
-def _part(block: Any, index: int, role: str) -> Part:
+def _part(block: Any, index: int, role: Role) -> Part:
     kind = block.get("type") if isinstance(block, dict) else None
     if not isinstance(kind, str):
         return blocks.opaque_part(block, index)
     if kind == "text":
         text = blocks.text_of(block)
-        return blocks.text_part(text, classify(text) if role == "user" else _plain(text), index)
+        return blocks.text_part(text, blocks.kind_of_text(text, role), index)
     if kind in _THINKING:
         sealed = block.get("signature") if kind == "thinking" else block.get("data")
-        return Part("thinking", blocks.string_id(block.get("thinking")), index=index, sealed=blocks.string_id(sealed))
+        return Part(
+            "thinking", blocks.string_id(block.get("thinking")), index=index, signature=blocks.string_id(sealed)
+        )
     if kind == "tool_use":
         return blocks.call_part("tool", block.get("id"), block.get("name"), block.get("input"), index)
     if kind == "tool_result":
@@ -69,15 +70,12 @@ def _part(block: Any, index: int, role: str) -> Part:
     return _other(block, index, kind)
 
 
-def _plain(text: str) -> str:
-    return "text" if text.strip() else "blank"
-
-
 def _inner(block: Any, index: int) -> Part:
     """A block inside a tool result; whatever its text looks like, nobody typed it."""
     kind = block.get("type") if isinstance(block, dict) else None
     if kind == "text":
-        return blocks.text_part(blocks.text_of(block), _plain(blocks.text_of(block)), index)
+        text = blocks.text_of(block)
+        return blocks.text_part(text, blocks.kind_of_text(text, "tool"), index)
     if kind == "tool_reference":
         found = blocks.string_id(block.get("tool_name"))
         return Part("reference", found, ["reference", found], index=index, references=(found,))
@@ -119,7 +117,7 @@ def shorten_result(raw: Raw, index: int, text: str) -> Raw:
     return blocks.map_content(raw, "content", change)
 
 
-def frozen(raw: Raw, keep_thinking: bool) -> Raw | None:
+def freeze_message(raw: Raw, keep_thinking: bool) -> Raw | None:
     """The message as a head shows it: no breakpoints, no thinking; None where nothing would be left."""
     clean = blocks.unmarked(raw)
     content = clean.get("content")

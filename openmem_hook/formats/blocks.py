@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 
 from openmem_hook import fingerprint
-from openmem_hook.messages import Part, Raw
+from openmem_hook.formats.typed import classify
+from openmem_hook.model import Part, PartKind, Raw, Role
 
 
 def blocks_of(content: Any, text_type: str = "text") -> list[Any]:
@@ -29,16 +30,23 @@ def is_text(block: Any) -> bool:
     return isinstance(block, dict) and block.get("type") == "text"
 
 
-def text_part(text: str, kind: str, index: int) -> Part:
+def kind_of_text(text: str, role: Role) -> PartKind:
+    """What a text block is: only a user message may hold what a client put there in a person's stead."""
+    if role == "user":
+        return classify(text)
+    return "text" if text.strip() else "blank"
+
+
+def text_part(text: str, kind: PartKind, index: int) -> Part:
     """A text block; white space at its ends and blanks take no part in identity."""
     identity = None if kind in ("reminder", "blank") else ["text", text.strip()]
     return Part(kind, text, identity, index=index)
 
 
-def opaque_part(block: Any, index: int, kind: str = "opaque", signed: bool = False) -> Part:
+def opaque_part(block: Any, index: int, kind: PartKind = "opaque", signed: bool = False) -> Part:
     """A block nobody here understands: carried, counted, found by its JSON."""
     text = fingerprint.dump(block).decode("utf-8", "replace")
-    return Part(kind, text, [kind, fingerprint.canonical(block)], index=index, signed=signed)
+    return Part(kind, text, [kind, fingerprint.canonical(block)], index=index, is_signed=signed)
 
 
 def media_part(block: dict[str, Any], index: int, kind: str, name: str = "") -> Part:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from openmem_hook.formats import blocks
-from openmem_hook.messages import Raw
+from openmem_hook.model import Raw
 
 _MARKED_ROLES = ("user", "tool")
 _NO_MARKER = ("thinking", "redacted_thinking", "compaction")

@@ -6,18 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openmem_hook.formats import blocks
-from openmem_hook.formats.breakpoints import with_marker
-from openmem_hook.formats.typed import classify
-from openmem_hook.messages import Part, Raw
+from openmem_hook.formats.breakpoints import with_marker as with_marker
+from openmem_hook.model import Format, Part, Raw, Role
 
-__all__ = ["with_marker"]
-
-name = "chat"
+name: Format = "chat"
 call_types = frozenset({"completion", "acompletion", "pass_through_endpoint"})
 messages_key = "messages"
 references_define = False
 
-_ROLES = {
+_ROLES: Mapping[str, Role] = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -37,7 +34,7 @@ def lead_of(messages: Sequence[Raw]) -> int:
     return blocks.leading(messages, ("system", "developer"))
 
 
-def role_of(raw: Raw) -> str:
+def role_of(raw: Raw) -> Role:
     return _ROLES.get(str(raw.get("role")), "unknown") if isinstance(raw, dict) else "unknown"
 
 
@@ -58,20 +55,20 @@ def _answered(raw: Raw) -> tuple[str, Any]:
     return "function", raw.get("tool_call_id")
 
 
-def _part(block: Any, index: int, role: str) -> Part:
+def _part(block: Any, index: int, role: Role) -> Part:
     kind = block.get("type") if isinstance(block, dict) else None
     if kind == "text":
         text = blocks.text_of(block)
-        return blocks.text_part(
-            text, classify(text) if role == "user" else ("text" if text.strip() else "blank"), index
-        )
+        return blocks.text_part(text, blocks.kind_of_text(text, role), index)
     if kind == "refusal":
         return blocks.text_part(blocks.string_id(block.get("refusal")), "text", index)
     if isinstance(kind, str) and kind in _MEDIA:
         return blocks.media_part(block, index, _MEDIA[kind])
     if kind in ("thinking", "redacted_thinking"):
         sealed = block.get("signature") or block.get("data")
-        return Part("thinking", blocks.string_id(block.get("thinking")), index=index, sealed=blocks.string_id(sealed))
+        return Part(
+            "thinking", blocks.string_id(block.get("thinking")), index=index, signature=blocks.string_id(sealed)
+        )
     return blocks.opaque_part(block, index)
 
 
@@ -80,7 +77,7 @@ def _reasoning(raw: Raw) -> list[Part]:
     text = raw.get("reasoning_content") or raw.get("reasoning")
     found = [Part("thinking", text)] if isinstance(text, str) and text else []
     sealed = raw.get("thinking_blocks")
-    return [*found, Part("thinking", sealed=blocks.as_json(sealed))] if sealed else found
+    return [*found, Part("thinking", signature=blocks.as_json(sealed))] if sealed else found
 
 
 def _calls(raw: Raw) -> list[Part]:
@@ -116,7 +113,7 @@ def shorten_result(raw: Raw, index: int, text: str) -> Raw:  # noqa: ARG001 - a 
     return {**raw, "content": blocks.replaced_text(raw.get("content"), text, blocks.is_text)}
 
 
-def frozen(raw: Raw, keep_thinking: bool) -> Raw | None:
+def freeze_message(raw: Raw, keep_thinking: bool) -> Raw | None:
     clean = blocks.unmarked(raw)
     if keep_thinking:
         return clean

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openmem_hook import fingerprint, tokens
+from openmem_hook.facts import cached_facts
 from openmem_hook.formats import blocks
-from openmem_hook.messages import Adapter, Facts, History, Memo, Named, Pause, Raw, no_pause, remembered
+from openmem_hook.model import Adapter, Facts, History, HistoryCache, KeyedFacts, Pause, Raw, no_pause
 from openmem_hook.tokens import Sizes
 
 OVERHEADS = 256
-"""System prompts remembered a session; a title's may differ with every request."""
+"""System prompts cached_facts a session; a title's may differ with every request."""
 
 
 def messages_of(adapter: Adapter, body: Mapping[str, Any]) -> list[Raw]:
@@ -19,16 +20,16 @@ def messages_of(adapter: Adapter, body: Mapping[str, Any]) -> list[Raw]:
     return [given] if isinstance(given, str) else given
 
 
-def decode(adapter: Adapter, body: Mapping[str, Any], memo: Memo, pause: Pause = no_pause) -> History:
+def decode(adapter: Adapter, body: Mapping[str, Any], memo: HistoryCache, pause: Pause = no_pause) -> History:
     """The body's messages with their facts and fingerprints. `memo` is read and added to. `pause` is called between
     two messages, since this takes longest where all are new."""
     messages, facts = messages_of(adapter, body), list[Facts]()
     for raw in messages:
-        facts.append(remembered(adapter, raw, memo))
+        facts.append(cached_facts(adapter, raw, memo))
         pause()
     lead = adapter.lead_of(messages)
     folded, fixed = _compaction(facts, lead)
-    named = memo.named = _named(facts, lead, memo.named)
+    named = memo.newest = _named(facts, lead, memo.newest)
     sizes, size, names, deferred = _overhead(adapter, body, memo)
     if adapter.references_define:
         deferred |= {name for fact in facts for name in fact.references} - names
@@ -42,18 +43,18 @@ def decode(adapter: Adapter, body: Mapping[str, Any], memo: Memo, pause: Pause =
         overhead_bytes=size,
         has_tools=bool(body.get("tools")),
         tool_names=names,
-        deferred=deferred,
+        deferred_tools=deferred,
         must_start_with_thinking=adapter.must_start_with_thinking(body),
-        folded=folded,
-        fixed=fixed,
+        compaction_at=folded,
+        editable_from=fixed,
         format=adapter.name,
     )
 
 
-def _named(facts: Sequence[Facts], first: int, last: Named) -> Named:
+def _named(facts: Sequence[Facts], first: int, last: KeyedFacts) -> KeyedFacts:
     """Keys and chain of a history; what it has in common with the last one keeps its names."""
     same = 0
-    if first == last.first:
+    if first == last.lead:
         pairs = enumerate(zip(facts, last.facts, strict=False))
         same = next((i for i, (new, old) in pairs if new is not old), min(len(facts), len(last.facts)))
     keys, chain = list(last.keys[:same]), list(last.chain[:same])
@@ -64,9 +65,9 @@ def _named(facts: Sequence[Facts], first: int, last: Named) -> Named:
             past = fingerprint.chain(past, fact.digest)
             keys.append(past)
         else:
-            keys.append(fingerprint.aside(past, fact.digest))
+            keys.append(fingerprint.position_key(past, fact.digest))
         chain.append(past)
-    return Named(facts, keys, chain, first)
+    return KeyedFacts(facts, keys, chain, first)
 
 
 def _compaction(facts: Sequence[Facts], lead: int) -> tuple[int, int]:
@@ -86,7 +87,7 @@ def _compaction(facts: Sequence[Facts], lead: int) -> tuple[int, int]:
 
 
 def _overhead(
-    adapter: Adapter, body: Mapping[str, Any], memo: Memo
+    adapter: Adapter, body: Mapping[str, Any], memo: HistoryCache
 ) -> tuple[Sizes, int, frozenset[str], frozenset[str]]:
     """Sizes and bytes of system prompt and tools, the tools' names, and those whose loading is deferred."""
     system, tools = adapter.system_of(body), body.get("tools")

@@ -8,14 +8,14 @@ from typing import Any
 
 from openmem_hook.formats import blocks
 from openmem_hook.formats.typed import classify
-from openmem_hook.messages import Part, Raw
+from openmem_hook.model import Format, Part, Raw, Role
 
-name = "responses"
+name: Format = "responses"
 call_types = frozenset({"responses", "aresponses", "pass_through_endpoint"})
 messages_key = "input"
 references_define = True  # the output of a tool search holds the definitions
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES: Mapping[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TEXT = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _MEDIA = {
     "input_image": "image",
@@ -70,7 +70,7 @@ def lead_of(messages: Sequence[Raw]) -> int:
     return count
 
 
-def role_of(raw: Raw) -> str:
+def role_of(raw: Raw) -> Role:
     if isinstance(raw, str):
         return "user"
     kind = _kind(raw) if isinstance(raw, dict) else None
@@ -125,13 +125,11 @@ def _output(raw: Raw) -> list[Any]:
     return blocks.blocks_of(output, "input_text")
 
 
-def _part(block: Any, index: int, role: str) -> Part:
+def _part(block: Any, index: int, role: Role) -> Part:
     kind = block.get("type") if isinstance(block, dict) else None
     if kind in _TEXT:
         text = blocks.text_of(block)
-        return blocks.text_part(
-            text, classify(text) if role == "user" else ("text" if text.strip() else "blank"), index
-        )
+        return blocks.text_part(text, blocks.kind_of_text(text, role), index)
     if kind == "refusal":
         return blocks.text_part(blocks.string_id(block.get("refusal")), "text", index)
     if isinstance(kind, str) and kind in _MEDIA:
@@ -149,7 +147,9 @@ def _item(raw: Raw, kind: str) -> Part:
     if kind == "reasoning":
         told = [*blocks.blocks_of(raw.get("summary")), *blocks.blocks_of(raw.get("content"))]
         sealed = raw.get("encrypted_content")
-        return Part("thinking", "\n".join(t for t in map(blocks.text_of, told) if t), sealed=blocks.string_id(sealed))
+        return Part(
+            "thinking", "\n".join(t for t in map(blocks.text_of, told) if t), signature=blocks.string_id(sealed)
+        )
     if kind in _COMPACTION:
         return blocks.opaque_part(raw, 0, "compaction")
     known = kind in _SERVER
@@ -173,7 +173,7 @@ def shorten_result(raw: Raw, index: int, text: str) -> Raw:  # noqa: ARG001 - an
     return {**raw, "output": blocks.replaced_text(output, text, _is_text)}
 
 
-def frozen(raw: Raw, keep_thinking: bool) -> Raw | None:  # noqa: ARG001 - an output is kept with its reasoning run
+def freeze_message(raw: Raw, keep_thinking: bool) -> Raw | None:  # noqa: ARG001 - an output is kept with its reasoning run
     return raw
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from openmem_hook.messages import FORCING_RECORD
+from openmem_hook.facts import TRIM_COMMAND_RECORD
+from openmem_hook.model import PartKind
 
 
 class Row(NamedTuple):
     client: str
-    kind: str
+    kind: PartKind
     start: str
     """What the text starts with, after white space."""
     end: str = ""
@@ -66,7 +67,7 @@ _BLOCKS = tuple(row for row in TABLE if row.start.startswith("<"))
 _START = re.compile(r"\s*(?:" + "|".join(re.escape(row.start) for row in TABLE) + ")")
 
 
-def classify(text: str) -> str:
+def classify(text: str) -> PartKind:
     """The kind of part a text block of a user message makes; `text` where a person typed it."""
     if not text or not text.strip():
         return "blank"
@@ -81,18 +82,18 @@ def classify(text: str) -> str:
     return row.kind if body.endswith(row.end) else "text"
 
 
-def _of_blocks(body: str) -> str:
+def _of_blocks(body: str) -> PartKind:
     """What a row of whole blocks is. Words before, between or after them make it typed text."""
-    kinds, at = set[str](), 0
+    kinds, at = set[PartKind](), 0
     while at < len(body):
         row = next((row for row in _BLOCKS if body.startswith(row.start, at)), None)
         close = -1 if row is None else body.find(row.end, at)
         if row is None or close < 0:
             return "text"
         close += len(row.end)
-        kinds.add("command" if body[at:close] == FORCING_RECORD else row.kind)
+        kinds.add("command" if body[at:close] == TRIM_COMMAND_RECORD else row.kind)
         at = close
         while at < len(body) and body[at].isspace():
             at += 1
-    order = ("command", "notice", "reminder")
+    order: tuple[PartKind, ...] = ("command", "notice", "reminder")
     return next(kind for kind in order if kind in kinds)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from openmem_hook.messages import Memo
+from openmem_hook.model import HistoryCache
 from openmem_hook.store import database, sessions
 from openmem_hook.store.database import StoreError
 from openmem_hook.store.sessions import SessionState
@@ -89,7 +89,7 @@ class Live:
     name: str
     file: File
     state: SessionState = field(default_factory=SessionState)
-    memo: Memo = field(default_factory=Memo)
+    memo: HistoryCache = field(default_factory=HistoryCache)
     longest: int = 0
     tidying: bool = False
     catalogued: sqlite3.Connection | None = None

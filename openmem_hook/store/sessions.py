@@ -18,9 +18,9 @@ from typing import Any, Literal, Protocol
 from openmem_hook.compaction.edits import Cut, Swap
 from openmem_hook.compaction.estimate import Report, ReportKey
 from openmem_hook.compaction.record import Adopted, Event, Thread, UsageWrite, Write
-from openmem_hook.messages import split_lines
 from openmem_hook.store import database, fulltext
 from openmem_hook.store.breather import Breather
+from openmem_hook.text import split_lines
 from openmem_hook.tokens import Sizes
 
 DICTIONARY_BYTES = 32_768

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import regex
 
-from openmem_hook.messages import searchable
+from openmem_hook.text import searchable
 
 MOST_PIECES = 32
 LONGEST_PIECE = 1_000

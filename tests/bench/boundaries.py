@@ -15,7 +15,7 @@ from openmem_hook.compactor import Compactor
 from openmem_hook.formats import adapter_named
 from openmem_hook.gateway import identity
 from openmem_hook.gateway.prices import shipped_costs
-from openmem_hook.messages import Adapter
+from openmem_hook.model import Adapter
 from openmem_hook.replay import Request, Session, Step, read
 from openmem_hook.replay.provider.counting import message_tokens
 from openmem_hook.replay.trial import TENANT, run

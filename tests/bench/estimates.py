@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from openmem_hook import tokens
+from openmem_hook.facts import facts_of
+from openmem_hook.facts import sizes_of as product_sizes
 from openmem_hook.formats import adapter_named
-from openmem_hook.messages import Adapter, Part, facts_of
-from openmem_hook.messages import sizes_of as product_sizes
+from openmem_hook.model import Adapter, Part
 from openmem_hook.replay import Session, Step, read
 from openmem_hook.tokens import ZERO, Calibration, Sizes
 

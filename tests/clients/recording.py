@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from openmem_hook.facts import TRIM_COMMAND_RECORD
 from openmem_hook.formats.typed import TABLE
-from openmem_hook.messages import FORCING_RECORD
 from tests.clients.drivers import CLIENTS
 from tests.kit.filler import prose
 
@@ -53,7 +53,7 @@ ID = re.compile(
 CLOCK = 10**11
 """Numbers from here on are times, in milliseconds."""
 KNOWN = sorted(
-    {FORCING_RECORD, "/smart-compact", *(mark for row in TABLE for mark in (row.start, row.end) if mark)}
+    {TRIM_COMMAND_RECORD, "/smart-compact", *(mark for row in TABLE for mark in (row.start, row.end) if mark)}
     | {text for client in CLIENTS for text in client.own}
 )
 PROMPT = r"kit: [\w ]+\."
