@@ -18,7 +18,7 @@ import orjson
 from openmem_hook.gateway import identity
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.store import names
-from openmem_hook.store.sessions import unpack
+from openmem_hook.store.session import unpack
 from tests.conftest import CALL_TYPES, make_key
 from tests.kit.builders import Json
 from tests.kit.histories import format_of
@@ -78,7 +78,7 @@ class Conversation:
     def _all(self, sql: str) -> list[Any]:
         tenant = identity.tenant_of(self.key, "user", identity.authentication_of(None))
         folder, name = names.tenant_folder(tenant), names.session_name(tenant, self.session)
-        path = self.hook.compactor.pool.session_path(folder, name)
+        path = self.hook.compactor.store.pool.session_path(folder, name)
         if not path.exists():
             return []
         db = sqlite3.connect(path)

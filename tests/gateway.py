@@ -27,7 +27,7 @@ import orjson
 import pytest
 
 from demo.gateway import KEPT_VARIABLES, OFFLINE, end, free_port, wait_for_answer
-from openmem_hook.store.sessions import unpack
+from openmem_hook.store.session import unpack
 from tests.kit.builders import Format
 from tests.kit.provider import running
 from tests.kit.provider_state import Provider, Reply

@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 
 from openmem_hook.compaction.record import Event, NewRow, Thread, Write
-from openmem_hook.store import catalog, database, fulltext, names, sessions
+from openmem_hook.store import catalog, database, fulltext, names, session as sessions
 from openmem_hook.store.pool import Pool
-from openmem_hook.store.waiting import Ticket
+from openmem_hook.store.handshake import Handshake
 from openmem_hook.text import searchable
 from openmem_hook.tools import Answer, Caller, Desk
 
@@ -78,7 +78,7 @@ class Shelf:
         with closing(database.connect(path, "session")) as db:
             state = sessions.refreshed(db, sessions.SessionState())
             for row in (row if isinstance(row, Row) else said(row) for row in rows):
-                sessions.claim(db, state, self._write(row, state), Ticket())
+                sessions.claim(db, state, self._write(row, state), Handshake())
             with database.transaction(db):
                 assert behind != fulltext.index(db, 0 if behind else 10**9), "behind is not behind"
         self.pool.catalog(tenant, lambda db: catalog.touch(db, name, at, "claude-code", "m", project))

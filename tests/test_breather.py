@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from openmem_hook import compactor
-from openmem_hook.store import breather, sessions
-from openmem_hook.store.breather import WORK_SHARE, Breather
+from openmem_hook.store import breather, session as sessions
+from openmem_hook.store.yielder import WORK_SHARE, Breather
 from tests.outage import Client
 
 

@@ -26,7 +26,7 @@ from openmem_hook.formats import anthropic
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.store import fulltext, names
 from openmem_hook.store.database import transaction
-from openmem_hook.store.sessions import unpack
+from openmem_hook.store.session import unpack
 from openmem_hook.text import split_lines
 from tests.conftest import CALL_TYPES, make_key
 from tests.conversation import POINTER, SESSION_HEADER, Conversation, messages_of
@@ -80,7 +80,7 @@ def text_of(output: Any) -> str:
 
 
 def database(talk: Conversation) -> contextlib.closing[sqlite3.Connection]:
-    path = next(talk.hook.compactor.pool.folder.glob("*/sessions/*.db"))
+    path = next(talk.hook.compactor.store.pool.folder.glob("*/sessions/*.db"))
     return contextlib.closing(sqlite3.connect(path, isolation_level=None))
 
 
@@ -143,7 +143,7 @@ async def test_lone_surrogates_pass_and_are_stored_as_they_came(new_hook: NewHoo
 
 def stored(hook: ContextHook, session: str) -> list[Json]:
     """What is read back of the first user's session."""
-    path = hook.compactor.pool.session_path(
+    path = hook.compactor.store.pool.session_path(
         names.tenant_folder("user:user-1"), names.session_name("user:user-1", session)
     )
     with contextlib.closing(sqlite3.connect(path)) as db:
@@ -229,7 +229,7 @@ async def test_media_teach_no_rate(new_hook: NewHook, with_picture: bool) -> Non
         await talk.report(1000 + (3600 if with_picture else 2000) * step)
         shown = [a.text(prose(4000, step)), *([a.image()] if with_picture else [])]
         history += exchange("anthropic", f"toolu_{step}", shown)
-    catalog = next(talk.hook.compactor.pool.folder.glob("*/catalog.db"))
+    catalog = next(talk.hook.compactor.store.pool.folder.glob("*/catalog.db"))
     with contextlib.closing(sqlite3.connect(catalog)) as db:
         (rate,) = db.execute("SELECT data FROM rates").fetchone()
     assert (json.loads(rate)["seen"] > 0) == (not with_picture)
@@ -676,7 +676,7 @@ async def test_a_wrong_limit_met_at_run_time_is_ignored_with_an_event(new_hook, 
     for _ in range(3):
         await talk.send(a.session("anthropic"))
         await talk.report(1000)
-    catalog = next(talk.hook.compactor.pool.folder.glob("*/catalog.db"))
+    catalog = next(talk.hook.compactor.store.pool.folder.glob("*/catalog.db"))
     with contextlib.closing(sqlite3.connect(catalog)) as db:
         told = db.execute("SELECT data FROM events WHERE kind = 'ignored_setting'").fetchall()
     assert [(event["where"], event["key"]) for event in (json.loads(data) for (data,) in told)] == [
@@ -757,7 +757,7 @@ async def test_requests_of_titles_alone_leave_no_growing_memory(new_hook: NewHoo
         title.pop("tools", None)
         talk.last = None
         await talk.send(title)
-    (live,) = hook.compactor.pool.known()
+    (live,) = hook.compactor.store.pool.sessions_in_memory()
     assert len(live.memo.facts) < 400
     assert len(live.memo.overheads) < 400
 

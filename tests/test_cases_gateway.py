@@ -124,7 +124,7 @@ async def test_calls_of_no_agent_come_back_as_they_are(new_hook: NewHook, key: A
     out = await hook.async_pre_call_hook(key, None, data, call_type)
     assert out is data
     assert_untouched(BODIES[body], out)
-    assert not hook.compactor.pool.folder.exists()
+    assert not hook.compactor.store.pool.folder.exists()
 
 
 SHAPES: dict[str, Any] = {
@@ -268,7 +268,7 @@ async def test_a_passed_through_history_that_is_no_turn_is_not_looked_at(
     hook, data = new_hook(**SMALL), over(fmt)
     out = await hook.async_pre_call_hook(make_key(request_route=route), None, data, "pass_through_endpoint")
     assert out is data
-    assert not hook.compactor.pool.folder.exists()
+    assert not hook.compactor.store.pool.folder.exists()
     turn = make_key(request_route="/anthropic/v1/messages")
     assert trimmed(await hook.async_pre_call_hook(turn, None, data, "pass_through_endpoint"))
 

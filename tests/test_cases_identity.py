@@ -67,14 +67,14 @@ async def send(
 def stores(hook: ContextHook, key: SimpleNamespace | None = None) -> set[str]:
     """Names of the session databases on disk, of this key's tenant or of all."""
     folder = names.tenant_folder(identity.tenant_of(key)) if key else "*"
-    return {path.stem for path in hook.compactor.pool.folder.glob(f"{folder}/sessions/*.db")}
+    return {path.stem for path in hook.compactor.store.pool.folder.glob(f"{folder}/sessions/*.db")}
 
 
 def rows(hook: ContextHook, sql: str, key: SimpleNamespace = USER) -> list[tuple[Any, ...]]:
     """Rows of all this key's sessions."""
     found: list[tuple[Any, ...]] = []
     for path in sorted(
-        hook.compactor.pool.folder.glob(f"{names.tenant_folder(identity.tenant_of(key))}/sessions/*.db")
+        hook.compactor.store.pool.folder.glob(f"{names.tenant_folder(identity.tenant_of(key))}/sessions/*.db")
     ):
         db = sqlite3.connect(path)
         found += db.execute(sql).fetchall()
@@ -107,7 +107,7 @@ async def test_requests_of_one_session_meet_in_the_file_of_the_id_that_the_clien
     assert len(stores(hook)) == 1
     if expected is not None:
         assert stores(hook) == {names.session_name("user:user-1", expected)}
-    everything = b"".join(p.read_bytes() for p in hook.compactor.pool.folder.rglob("*") if p.is_file())
+    everything = b"".join(p.read_bytes() for p in hook.compactor.store.pool.folder.rglob("*") if p.is_file())
     for canary in (ACCOUNT, DEVICE, "user-1", expected or ACCOUNT):
         assert canary.encode() not in everything
         assert canary not in caplog.text
@@ -290,9 +290,9 @@ async def test_conversations_without_an_id_that_begin_alike_do_not_share_a_store
     hook = new_hook()
     found = []
     for key, messages in PAIRS[pair]:
-        before = {str(p) for p in hook.compactor.pool.folder.glob("*/sessions/*.db")}
+        before = {str(p) for p in hook.compactor.store.pool.folder.glob("*/sessions/*.db")}
         await send(hook, chat.body(*messages), {"x-forwarded-for": "10.0.0.1"}, key)
-        found.append({str(p) for p in hook.compactor.pool.folder.glob("*/sessions/*.db")} - before)
+        found.append({str(p) for p in hook.compactor.store.pool.folder.glob("*/sessions/*.db")} - before)
     assert [len(new) for new in found] == [1, 1]
 
 
@@ -328,7 +328,7 @@ async def test_hostile_ids_make_as_many_files_below_the_root_and_nothing_elsewhe
             "metadata": {"metadata": {"session_id": hostile}},
         }.get(place, {})
         await send(hook, body, headers, make_key(hostile) if place == "user" else USER, **more)
-    root = hook.compactor.pool.folder
+    root = hook.compactor.store.pool.folder
     made = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert all(path.resolve().is_relative_to(root) for path in made)
     assert len([path for path in made if path.parent.name == "sessions" and path.suffix == ".db"]) == len(ids)
@@ -409,7 +409,7 @@ async def test_the_same_history_under_a_new_id_is_trimmed_at_once_and_the_old_se
     assert_prefix(last, resumed, fmt)
     assert trimmed(resumed)
     old = sqlite3.connect(
-        next(hook.compactor.pool.folder.glob(f"*/sessions/{names.session_name('user:user-1', 'old')}.db"))
+        next(hook.compactor.store.pool.folder.glob(f"*/sessions/{names.session_name('user:user-1', 'old')}.db"))
     )
     assert old.execute("SELECT text FROM messages ORDER BY seq").fetchall() == before
     old.close()

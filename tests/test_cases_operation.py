@@ -24,8 +24,8 @@ from blockbuster import blockbuster_ctx
 from openmem_hook import fingerprint
 from openmem_hook.compaction import wording
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.store import pool, sessions
-from openmem_hook.store.sessions import unpack
+from openmem_hook.store import pool, session as sessions
+from openmem_hook.store.session import unpack
 from tests.conftest import CALL_TYPES, make_key
 from tests.conversation import SESSION_HEADER, Conversation, messages_of
 from tests.crowd import AGENTS, PROCESSES, crowd, history, reading
@@ -56,7 +56,7 @@ def result_of(body: Json) -> str:
 
 
 def session_file(hook: ContextHook) -> Path:
-    return next(hook.compactor.pool.folder.glob("*/sessions/*.db"))
+    return next(hook.compactor.store.pool.folder.glob("*/sessions/*.db"))
 
 
 def rows(path: Path, sql: str, *values: Any) -> list[Any]:
@@ -305,7 +305,7 @@ async def test_a_log_is_cut_though_there_is_always_a_reader(new_hook: NewHook, s
 
 def tidied(hook: ContextHook) -> None:
     """Waits for what a request left to be done behind it."""
-    while any(live.tidying for live in hook.compactor.pool.known()):
+    while any(live.tidying for live in hook.compactor.store.pool.sessions_in_memory()):
         time.sleep(0.005)
 
 
@@ -319,9 +319,9 @@ async def test_connections_stay_few_however_many_sessions_there_are(new_hook: Ne
             talk = Conversation(hook, f"session-{number}", key=make_key(user))
             await talk.send(with_result("anthropic", "short"))
         most = max(most, handles() - before)
-    assert len(list(hook.compactor.pool.folder.glob("*/sessions/*.db"))) == 60
+    assert len(list(hook.compactor.store.pool.folder.glob("*/sessions/*.db"))) == 60
     assert most <= (4 + 2 + 6) * 3 + 10
-    assert len(hook.compactor.pool.known()) <= 6 + 1
+    assert len(hook.compactor.store.pool.sessions_in_memory()) <= 6 + 1
 
 
 def handles() -> int:
@@ -337,7 +337,7 @@ async def test_nothing_blocks_the_event_loop(new_hook: NewHook, key: Any, fmt: F
             await hook.async_pre_call_hook(key, None, {**request, **said}, CALL_TYPES[fmt])
             usage = {"usage": {"prompt_tokens": 1_000 + 600 * number}}
             await hook.async_log_success_event({"litellm_call_id": f"call-{number}"}, usage, None, None)
-        if hook.compactor.sweeping is not None:
-            await hook.compactor.sweeping
+        if hook.compactor.store.sweeping is not None:
+            await hook.compactor.store.sweeping
     assert hook.watch.failures == 0
     assert rows(session_file(hook), "SELECT count(*) FROM events WHERE kind = 'trim'") != [(0,)]

@@ -14,7 +14,7 @@ import pytest
 
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.replay import Request, read, requests
-from openmem_hook.store.sessions import unpack
+from openmem_hook.store.session import unpack
 from tests.conftest import CALL_TYPES, make_key
 from tests.kit.prefix import broken_at, canonical, check
 
@@ -62,7 +62,7 @@ def stored(state_dir: Path) -> list[bytes]:
 
 def cuts_of(hook: ContextHook) -> set[str]:
     """Ids of the cuts made so far in the sessions this worker knows."""
-    return {cut.id for live in hook.compactor.pool.known() for cut in live.state.cuts.values()}
+    return {cut.id for live in hook.compactor.store.pool.sessions_in_memory() for cut in live.state.cuts.values()}
 
 
 async def report(hook: ContextHook, request: Request, call_id: str) -> None:

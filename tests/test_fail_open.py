@@ -20,7 +20,7 @@ from openmem_hook.compaction import estimate
 from openmem_hook.formats import breakpoints
 from openmem_hook.formats.decode import decode
 from openmem_hook.gateway import identity, models
-from openmem_hook.store import catalog, database, fulltext, sessions
+from openmem_hook.store import catalog, database, fulltext, session as sessions
 from openmem_hook.store.pool import File
 from tests.conftest import CALL_TYPES, make_key
 from tests.kit.builders import Format, Json, session
@@ -378,7 +378,7 @@ async def test_results_of_a_request_that_was_not_decided_in_time_stay_raw(
 
 async def settled(client: Client) -> None:
     """The worker that was given up on is done."""
-    live = client.hook.compactor.pool.known()[0]
+    live = client.hook.compactor.store.pool.sessions_in_memory()[0]
     await asyncio.sleep(0.05)
     await asyncio.to_thread(live.lock.acquire)
     live.lock.release()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.store import database, fulltext, sessions
+from openmem_hook.store import database, fulltext, session as sessions
 from openmem_hook.store.pool import Live
 from tests.conversation import Conversation
 from tests.kit.builders import session
@@ -41,7 +41,7 @@ def indexed(db: sqlite3.Connection) -> list[int]:
 
 
 def only(hook: ContextHook) -> Live:
-    (live,) = hook.compactor.pool.known()
+    (live,) = hook.compactor.store.pool.sessions_in_memory()
     return live
 
 

@@ -27,7 +27,7 @@ from openmem_hook.compaction.wording import NOTE
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.watch import EVERY_S, Watch
-from openmem_hook.store import names, sessions
+from openmem_hook.store import names, session as sessions
 from tests.conftest import CALL_TYPES, make_key
 from tests.kit.builders import Format, Json, assistant, body, chat, responses, results, tool_result, tool_use, user
 from tests.kit.prefix import canonical
@@ -401,7 +401,7 @@ async def test_failures_are_events_once_a_request_as_soon_as_the_store_takes_the
         await client.go_on(3)
         await client.report()
         await client.report()
-    client.hook.compactor.pool._resting.clear()
+    client.hook.compactor.store.pool._resting.clear()
     await client.go_on()
     await client.report()
     assert catalog_events(store) == [{"error": "NotADirectoryError: Not a directory"}] * 3

@@ -36,7 +36,7 @@ async def send(hook: ContextHook, exchanges: int) -> tuple[float, int]:
     call = f"c{exchanges}"
     told = {"litellm_call_id": call, "proxy_server_request": {"headers": {"x-claude-code-session-id": "s"}}}
     out = await hook.async_pre_call_hook(make_key(), None, body_of(exchanges) | told, "anthropic_messages")
-    estimate = hook.compactor.recorder.expected()[call].estimate
+    estimate = hook.compactor.recorder.open_call(call).estimate
     used = prompt_tokens(out, "anthropic")
     await hook.async_log_success_event({"litellm_call_id": call}, {"usage": {"prompt_tokens": used}}, None, None)
     return estimate, used
@@ -84,5 +84,5 @@ async def test_a_rate_set_for_one_request_is_not_the_next_one_s(new_hook) -> Non
         headers = {"x-claude-code-session-id": session} | setting
         told = {"litellm_call_id": session, "proxy_server_request": {"headers": headers}}
         await hook.async_pre_call_hook(make_key(), None, body_of(3) | told, "anthropic_messages")
-        estimates.append(hook.compactor.recorder.expected()[session].estimate)
+        estimates.append(hook.compactor.recorder.open_call(session).estimate)
     assert estimates[0] == estimates[2] < estimates[1] / 2

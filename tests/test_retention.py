@@ -18,7 +18,7 @@ from openmem_hook import config, retention
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.watch import Watch
-from openmem_hook.store import catalog, names, sessions
+from openmem_hook.store import catalog, names, session as sessions
 from openmem_hook.store.pool import Pool
 from tests.conftest import make_key
 from tests.kit.builders import session
@@ -61,20 +61,20 @@ async def use(hook: ContextHook, session_id: str, key: Any = None, **size: int) 
     said = {"proxy_server_request": {"headers": {"x-session-id": session_id}}}
     body = session("anthropic", **size) | said
     await hook.async_pre_call_hook(key or make_key(), None, body, "anthropic_messages")
-    if hook.compactor.sweeping is not None:
-        await hook.compactor.sweeping
+    if hook.compactor.store.sweeping is not None:
+        await hook.compactor.store.sweeping
     await asyncio.to_thread(tidied, hook)
     assert hook.watch.failures == 0
 
 
 def tidied(hook: ContextHook) -> None:
     """Waits for what a request left to be done behind it."""
-    while any(live.tidying for live in hook.compactor.pool.known()):
+    while any(live.tidying for live in hook.compactor.store.pool.sessions_in_memory()):
         time.sleep(0.01)
 
 
 def folder_of(hook: ContextHook, user: str = "user-1") -> Path:
-    return hook.compactor.pool.folder / names.tenant_folder(f"user:{user}")
+    return hook.compactor.store.pool.folder / names.tenant_folder(f"user:{user}")
 
 
 def path_of(hook: ContextHook, session_id: str, user: str = "user-1") -> Path:
@@ -89,7 +89,7 @@ def files_of(hook: ContextHook, session_id: str, user: str = "user-1") -> list[s
 
 def rows(hook: ContextHook, sql: str, user: str = "user-1") -> list[tuple[Any, ...]]:
     tenant = names.tenant_folder(f"user:{user}")
-    return hook.compactor.pool.catalog(tenant, lambda db: db.execute(sql).fetchall())
+    return hook.compactor.store.pool.catalog(tenant, lambda db: db.execute(sql).fetchall())
 
 
 def stored(hook: ContextHook, session_id: str) -> int:
@@ -116,7 +116,7 @@ async def test_a_session_idle_longer_than_the_ttl_is_deleted_whole(worker, clock
     clock.now += 30 * DAY + HOUR
     await use(hook, "new")
     assert files_of(hook, "old") == []
-    assert [live.name for live in hook.compactor.pool.known()] == [path_of(hook, "new").stem]
+    assert [live.name for live in hook.compactor.store.pool.sessions_in_memory()] == [path_of(hook, "new").stem]
     assert rows(hook, "SELECT name FROM sessions") == [(path_of(hook, "new").stem,)]
     assert rows(hook, "SELECT * FROM anchors") == rows(hook, "SELECT * FROM results") == []
 
@@ -166,7 +166,7 @@ async def test_a_session_that_a_request_is_working_on_stays(worker, clock) -> No
     hook = worker(ttl_days=1)
     await use(hook, "old")
     clock.now += 2 * DAY
-    live = hook.compactor.pool.known()[0]
+    live = hook.compactor.store.pool.sessions_in_memory()[0]
     with live.lock:
         await use(hook, "new")
         assert files_of(hook, "old")
@@ -182,7 +182,7 @@ async def test_a_sweep_of_another_worker_in_the_middle_of_a_request_loses_nothin
     hook = worker(ttl_days=1)
     await use(hook, "old")
     clock.now += 2 * DAY
-    go_on, other = getattr(where, step), Pool(hook.compactor.pool.folder)
+    go_on, other = getattr(where, step), Pool(hook.compactor.store.pool.folder)
 
     def swept(*given: Any) -> Any:
         retention.Retention(other, clock).sweep(1)
@@ -200,10 +200,10 @@ async def test_a_session_used_while_its_turn_came_is_passed_over(worker, clock) 
     tenant, path = folder_of(hook).name, path_of(hook, "old")
     before = clock.now + 1
     erased: list[str] = []
-    assert hook.compactor.pool.catalog(tenant, lambda db: catalog.idle(db, before, 9)) == [path.stem]
-    hook.compactor.pool.catalog(tenant, lambda db: catalog.touch(db, path.stem, clock.now + 2, "", ""))
+    assert hook.compactor.store.pool.catalog(tenant, lambda db: catalog.idle(db, before, 9)) == [path.stem]
+    hook.compactor.store.pool.catalog(tenant, lambda db: catalog.touch(db, path.stem, clock.now + 2, "", ""))
     forget = lambda db: catalog.forget(db, path.stem, before, lambda: erased.append("files"))  # noqa: E731
-    assert not hook.compactor.pool.catalog(tenant, forget)
+    assert not hook.compactor.store.pool.catalog(tenant, forget)
     assert erased == []
 
 
@@ -245,7 +245,7 @@ async def test_more_sessions_than_a_batch_go_in_one_sweep(worker, clock, monkeyp
     hook = worker(ttl_days=1)
     for number in range(5):
         await use(hook, f"old {number}")
-    held = hook.compactor.pool.known()[0]
+    held = hook.compactor.store.pool.sessions_in_memory()[0]
     clock.now += 2 * DAY
     with held.lock:
         await use(hook, "new")
@@ -271,7 +271,7 @@ async def test_a_broken_store_of_one_tenant_keeps_no_other_from_being_swept(work
     await use(hook, "old", OTHER)
     broken = folder_of(hook, min(["user-1", "user-2"], key=lambda user: folder_of(hook, user).name))
     whole = next(user for user in ("user-1", "user-2") if folder_of(hook, user) != broken)
-    hook.compactor.pool.close()
+    hook.compactor.store.pool.close()
     for path in broken.glob("catalog.db*"):
         path.unlink()
     (broken / "catalog.db").mkdir()
@@ -299,9 +299,9 @@ async def test_a_sweep_keeps_no_request_waiting_and_ends_with_the_worker(worker,
     for _ in range(3):
         await asyncio.wait_for(hook.async_pre_call_hook(make_key(), None, dict(request), "anthropic_messages"), 2)
     await asyncio.to_thread(entered.wait, 10)
-    assert not hook.compactor.sweeping.done()
+    assert not hook.compactor.store.sweeping.done()
     leave.set()
-    await hook.compactor.sweeping
+    await hook.compactor.store.sweeping
 
 
 def test_a_sweep_that_is_stopped_deletes_nothing_more(state_dir: Path, clock: Clock, monkeypatch) -> None:

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from openmem_hook import fingerprint
 from openmem_hook.compaction.edits import Cut, Swap
 from openmem_hook.compaction.record import Event, NewRow, Thread, UsageWrite, Write
-from openmem_hook.store import catalog, database, fulltext, names, sessions
+from openmem_hook.store import catalog, database, fulltext, names, session as sessions
 from openmem_hook.store.database import StoreError
 from openmem_hook.store.pool import File, Live, Pool, SessionBusyError
-from openmem_hook.store.sessions import SessionState, pack, unpack
-from openmem_hook.store.waiting import Ticket
+from openmem_hook.store.session import SessionState, pack, unpack
+from openmem_hook.store.handshake import Handshake
 from openmem_hook.text import searchable
 from openmem_hook.tokens import Sizes
 from tests.outage import Failing, assert_in_step, error, failing, striking
@@ -68,7 +68,7 @@ def db(path: Path) -> Iterator[sqlite3.Connection]:
 
 def claimed(db: sqlite3.Connection, state: SessionState, *rows: NewRow, **more: Any) -> bool:
     known = next(iter(state.threads.values()), None) or thread()
-    return sessions.claim(db, state, Write(known, rows, **more), Ticket())
+    return sessions.claim(db, state, Write(known, rows, **more), Handshake())
 
 
 def loaded(db: sqlite3.Connection) -> SessionState:
@@ -359,7 +359,7 @@ def test_a_commit_that_fails_leaves_no_transaction_open(path: Path, monkeypatch)
 
 def test_nobody_waiting_means_that_no_edit_is_written(db: sqlite3.Connection) -> None:
     """Sent without the decision: its messages were sent, its edits were not. Gone: nothing was."""
-    state, late, gone = loaded(db), Ticket(), Ticket()
+    state, late, gone = loaded(db), Handshake(), Handshake()
     late.give_up(patient=True)
     gone.go()
     for ticket in (late, gone):
@@ -408,7 +408,7 @@ def test_a_shorter_form_that_was_committed_too_late_gives_way_to_the_one_that_wa
 
 def test_a_new_thread_begins_with_its_parents_offset_for_every_worker(db: sqlite3.Connection) -> None:
     state = loaded(db)
-    assert sessions.claim(db, state, Write(replace(thread(), offset=2_000.0), [row("one")]), Ticket())
+    assert sessions.claim(db, state, Write(replace(thread(), offset=2_000.0), [row("one")]), Handshake())
     assert [known.offset for known in loaded(db).threads.values()] == [2_000.0]
 
 
@@ -430,7 +430,7 @@ def test_another_worker_that_saw_an_edit_before_it_was_taken_back_forgets_it(
 
 
 def test_a_patient_request_waits_for_a_commit_that_has_begun() -> None:
-    ticket = Ticket()
+    ticket = Handshake()
     assert ticket.begin() == "all"
     assert not ticket.give_up(patient=True)
     assert ticket.written()
@@ -438,7 +438,7 @@ def test_a_patient_request_waits_for_a_commit_that_has_begun() -> None:
 
 
 def test_a_client_that_goes_while_its_request_is_written_changes_nothing() -> None:
-    ticket = Ticket()
+    ticket = Handshake()
     ticket.begin()
     ticket.go()
     assert ticket.written()
@@ -597,7 +597,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(pool: Pool) -> list[str]:
-    return [live.name for live in pool.known() if live.file.db is not None]
+    return [live.name for live in pool.sessions_in_memory() if live.file.db is not None]
 
 
 def test_the_least_recently_used_sessions_are_closed_then_forgotten(pool: Pool, small: None) -> None:
@@ -605,7 +605,7 @@ def test_the_least_recently_used_sessions_are_closed_then_forgotten(pool: Pool, 
         with pool.session("tenant", name).used():
             pass
     assert opened(pool) == ["d", "e"]
-    assert [live.name for live in pool.known()] == ["c", "d", "e"]
+    assert [live.name for live in pool.sessions_in_memory()] == ["c", "d", "e"]
     with pool.session("tenant", "c").used():
         assert opened(pool) == ["c"] or opened(pool) == ["e", "c"]
 
@@ -624,7 +624,7 @@ def test_a_session_in_use_is_neither_closed_nor_forgotten(pool: Pool, small: Non
 def test_a_session_that_owes_the_store_something_is_kept_longer(pool: Pool, small: None) -> None:
     for name in "abcdef":
         pool.session("tenant", name).state.sent.add(b"sent raw")
-    assert [live.name for live in pool.known()] == ["b", "c", "d", "e", "f"]
+    assert [live.name for live in pool.sessions_in_memory()] == ["b", "c", "d", "e", "f"]
 
 
 def test_a_forgotten_session_is_loaded_from_its_file(pool: Pool, small: None) -> None:

@@ -20,7 +20,7 @@ from openmem_hook import config
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.watch import Watch
-from openmem_hook.store.sessions import unpack
+from openmem_hook.store.session import unpack
 from tests.conftest import CALL_TYPES, make_key
 from tests.conversation import SESSION_HEADER, faults
 from tests.kit.builders import Json

@@ -16,7 +16,8 @@ from typing import Any
 from litellm.integrations.custom_logger import CustomLogger
 
 from openmem_hook import config
-from openmem_hook.compactor import Compactor, Outcome, Request
+from openmem_hook.compaction.request import Request
+from openmem_hook.compactor import Compactor, Outcome
 from openmem_hook.formats import adapter_for
 from openmem_hook.gateway import identity, models, startup
 from openmem_hook.gateway.reported import reported_usage
@@ -32,7 +33,7 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
         self.base = base
         self.compactor = compactor
         self.watch = watch
-        compactor.pool.trouble = watch.troubled
+        compactor.store.pool.on_catalog_error = watch.troubled
 
     async def async_pre_call_hook(
         self,
@@ -188,4 +189,4 @@ def _serve_tools(compactor: Compactor, tenant_mode: str) -> None:
     except ImportError as error:
         LOG.warning("openmem: no search tools: the MCP SDK of this gateway does not fit (%s)", error.name)
         return
-    routes.add_to(_proxy(), Desk(compactor.pool), tenant_mode)
+    routes.add_to(_proxy(), Desk(compactor.store.pool), tenant_mode)

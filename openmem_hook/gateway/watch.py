@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from openmem_hook.compaction.record import Event
+from openmem_hook.compaction.write import Event
 from openmem_hook.config import Ignored, ModelFacts
-from openmem_hook.store.database import StoreError
-from openmem_hook.store.pool import SessionBusyError
+from openmem_hook.store.database import SessionBusyError, StoreError
 
 LOG = logging.getLogger("openmem")
 EVERY_S = 60.0

@@ -22,8 +22,8 @@ from typing import Any, Self
 import orjson
 
 from openmem_hook import config
+from openmem_hook.compaction.request import Request as Asked
 from openmem_hook.compactor import Compactor, Outcome
-from openmem_hook.compactor import Request as Asked
 from openmem_hook.config import Settings
 from openmem_hook.formats import adapter_named
 from openmem_hook.formats.usage import Usage
@@ -34,7 +34,7 @@ from openmem_hook.replay.provider import check
 from openmem_hook.replay.provider.prompt_cache import AnthropicCache, AutomaticCache, CacheUse
 from openmem_hook.replay.scale import Scale, scale_of
 from openmem_hook.replay.session import Format, Request, Session
-from openmem_hook.store.pool import SessionBusyError
+from openmem_hook.store.database import SessionBusyError
 
 TENANT = "local"
 PATIENCE = 20
@@ -160,7 +160,7 @@ class _Both:
         begun = time.perf_counter()
         outcome = await self._outcome(self._asked(request, call))
         took = time.perf_counter() - begun
-        pending = self.compactor.recorder.expected().get(call)
+        pending = self.compactor.recorder.open_call(call)
         out = dict(outcome.body)
         uses = self.without.use(request.sent_body, self.format, now), self.through.use(out, self.format, now)
         paid, pays = self._paid(request, *uses)
@@ -252,4 +252,4 @@ def _missed(way: _Way, request: Request, use: CacheUse) -> bool | None:
 
 
 def _untouched(outcome: Outcome) -> bool:
-    return outcome.savings is None and not outcome.trimmed
+    return outcome.savings is None and not outcome.is_trimmed

@@ -105,7 +105,7 @@ class Plugin(KeepAll):
         self.settings = config.load({"ttl_days": 0, "deadline_s": 60.0}, {}).settings
         self.model = models.read(models.Asked(MODEL), None, shipped_costs())
         self.compactor = Compactor(folder, now)
-        self.desk = Desk(self.compactor.pool, now)
+        self.desk = Desk(self.compactor.store.pool, now)
         self.calls = 0
 
     async def send(self, body: Body) -> Body:

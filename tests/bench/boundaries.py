@@ -71,7 +71,7 @@ def each(path: Path, visit: Callable[[Boundary], None]) -> None:
 
     def seen(request: Request, out: Mapping[str, Any], compactor: Compactor) -> None:
         if request.index in places:
-            desk = Desk(compactor.pool)
+            desk = Desk(compactor.store.pool)
             try:
                 visit(_boundary(session, request, out, desk))
             finally:

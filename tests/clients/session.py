@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import orjson
 
-from openmem_hook.store.sessions import unpack
+from openmem_hook.store.session import unpack
 from tests.clients.drivers import Answer, Client, Place, Way
 from tests.clients.oracles import (
     cacheable,

@@ -8,15 +8,15 @@ SEARCH_S = 0.001
 REQUEST_S = 0.002
 """Seconds of Python's work between two moments in which others may run. Without any, the loop waits for each of its
 steps until the interpreter switches threads (5 ms and more). Each costs what a sleep does, 0.1 to 0.5 ms, so a request
-has fewer of them. `make bench ARGS=speed` told a largest gap of 24 ms without them, 8 ms with them, beside 2 MB seen
+has fewer of them. `make bench ARGS=speed` showed a largest gap of 24 ms without them, 8 ms with them, beside 2 MB seen
 for the first time."""
 
 WORK_SHARE = 4.0
 """Where others are busy it takes long to come back. Work then goes on for so many times as long, or it would starve."""
 
 
-class Breather:
-    """Called often enough in a loop, it holds nobody up."""
+class Yielder:
+    """A cooperative yield: called often enough in a loop, the loop holds nobody up."""
 
     def __init__(self, every_s: float = REQUEST_S) -> None:
         self._every_s = self._rest_s = every_s
@@ -26,8 +26,9 @@ class Breather:
         now = time.perf_counter()
         if now < self._due:
             return
+        # Only this thread's own work counts: the time may have gone by while others ran.
         left = self._rest_s - (time.thread_time() - self._worked)
-        if left > 0:  # the time went by while others ran
+        if left > 0:
             self._due = now + left
             return
         time.sleep(0.000_05)

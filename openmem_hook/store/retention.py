@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from openmem_hook.compaction.record import Event
+from openmem_hook.compaction.write import Event
 from openmem_hook.store import catalog, database
-from openmem_hook.store.database import StoreError
-from openmem_hook.store.pool import Pool, SessionBusyError
+from openmem_hook.store.database import SessionBusyError, StoreError
+from openmem_hook.store.pool import Pool
 
 LOG = logging.getLogger("openmem")
 CHORE = "retention"
@@ -50,7 +50,7 @@ class Retention:
         self._last = float("-inf")
         self._stopped = threading.Event()
 
-    def due(self, ttl_days: int) -> bool:
+    def is_due(self, ttl_days: int) -> bool:
         """True when this worker has not looked for an hour; it is taken to look now."""
         now = self._clock()
         if not ttl_days or self._last <= now < self._last + EVERY_S:
@@ -85,17 +85,17 @@ class Retention:
 
     def _tenant(self, tenant: str, before: float) -> int:
         now = self._clock()
-        if not self._pool.catalog(tenant, lambda db: catalog.begin_chore(db, CHORE, now, EVERY_S)):
+        if not self._pool.with_catalog(tenant, lambda db: catalog.begin_chore(db, CHORE, now, EVERY_S)):
             return 0
         folder = _files(self._pool.folder / tenant)
         gone = self._idle(tenant, before, folder.files) + self._unknown(tenant, before, folder.files)
         for path in folder.aside:
             if _newest([path]) < before:
                 path.unlink(missing_ok=True)
-        self._pool.catalog(tenant, lambda db: catalog.prune_events(db, before))
+        self._pool.with_catalog(tenant, lambda db: catalog.prune_events(db, before))
         if gone:
             told = Event("expired", {"sessions": gone})
-            self._pool.catalog(tenant, lambda db: catalog.record(db, "", [told], now))
+            self._pool.with_catalog(tenant, lambda db: catalog.record(db, "", [told], now))
         return gone
 
     def _idle(self, tenant: str, before: float, files: Mapping[str, list[Path]]) -> int:
@@ -103,7 +103,7 @@ class Retention:
         gone, passed = 0, set[str]()
         while not self._stopped.is_set():
             limit = BATCH + len(passed)
-            found = self._pool.catalog(tenant, lambda db, limit=limit: catalog.idle(db, before, limit))  # type: ignore[misc]
+            found = self._pool.with_catalog(tenant, lambda db, limit=limit: catalog.idle(db, before, limit))  # type: ignore[misc]
             batch = [name for name in found if name not in passed]
             if not batch:
                 break
@@ -115,7 +115,7 @@ class Retention:
 
     def _unknown(self, tenant: str, before: float, files: Mapping[str, list[Path]]) -> int:
         """Sessions that have files but no row."""
-        known = self._pool.catalog(tenant, catalog.names)
+        known = self._pool.with_catalog(tenant, catalog.names)
         old = [name for name, paths in files.items() if name not in known and 0 < _newest(paths) < before]
         return sum(not self._stopped.is_set() and self._delete(tenant, name, before, files[name]) for name in old)
 
@@ -125,7 +125,7 @@ class Retention:
             return False
         try:
             erase = lambda: _erase(self._pool.session_path(tenant, name), files)  # noqa: E731
-            gone = self._pool.catalog(tenant, lambda db: catalog.forget(db, name, before, erase))
+            gone = self._pool.with_catalog(tenant, lambda db: catalog.forget(db, name, before, erase))
             if gone and live is not None:
                 self._pool.drop(live)
         finally:
