@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 
 import openmem_hook
 from openmem_hook import cli
+from openmem_hook.cli import launch, serve
+from openmem_hook.cli.base import CannotRunError, WholeNumber
 
 REPO = Path(__file__).parent.parent
 CONFIG = """
@@ -35,12 +41,17 @@ def home(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def plan(home: dict[str, str], tmp_path: Path) -> Callable[..., cli.Launch]:
-    def build(*words: str, **environ: str) -> cli.Launch:
-        given = cli.parser().parse_args(["serve", "--port", "0", "--config", str(tmp_path / "gateway.yaml"), *words])
-        return cli.plan(given, {**home, **environ})
+def plan(home: dict[str, str], tmp_path: Path) -> Callable[..., launch.Launch]:
+    def build(*words: str, **environ: str) -> launch.Launch:
+        words = ("--port", "0", "--config", str(tmp_path / "gateway.yaml"), *words)
+        return launch.plan(serve_options(*words), {**home, **environ})
 
     return build
+
+
+def serve_options(*words: str) -> launch.ServeOptions:
+    parent = cli.openmem.make_context("openmem", [])
+    return launch.ServeOptions(**serve.command.make_context("serve", list(words), parent).params)
 
 
 def openmem(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -52,8 +63,7 @@ def openmem(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str
 
 
 def test_the_gateway_listens_on_loopback_port_4000_unless_told_otherwise() -> None:
-    given = cli.parser().parse_args(["serve"])
-    assert (given.host, given.port, given.workers) == ("127.0.0.1", 4000, 1)
+    assert serve_options() == launch.ServeOptions(None, "127.0.0.1", 4000, 1, ())
 
 
 def test_the_gateway_is_started_with_the_file_address_and_workers_that_were_asked_for(plan, tmp_path) -> None:
@@ -66,16 +76,17 @@ def test_the_gateway_is_started_with_the_file_address_and_workers_that_were_aske
 
 def test_words_after_two_dashes_go_to_the_gateway(plan) -> None:
     assert plan("--", "--detailed_debug").command[-1] == "--detailed_debug"
+    assert plan("--", "--host", "x", "--", "--y").command[-4:] == ["--host", "x", "--", "--y"]
 
 
 def test_without_a_file_the_one_in_the_current_folder_is_taken_and_else_the_shipped_one(
     home, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = cli.parser().parse_args(["serve", "--port", "0"])
-    assert cli.plan(given, home).config == REPO / "litellm_config.yaml"
+    options = serve_options("--port", "0")
+    assert launch.plan(options, home).config == REPO / "litellm_config.yaml"
     (tmp_path / "litellm_config.yaml").write_text(CONFIG)
-    assert cli.plan(given, home).config == tmp_path / "litellm_config.yaml"
+    assert launch.plan(options, home).config == tmp_path / "litellm_config.yaml"
 
 
 # --- the master key -----------------------------------------------------------------------------------------
@@ -93,15 +104,15 @@ def test_a_master_key_is_made_once_and_only_its_owner_can_read_it(plan, tmp_path
 
 
 def test_the_key_file_lies_in_the_state_folder(plan, tmp_path) -> None:
-    launch = plan(OPENMEM_STATE_DIR=str(tmp_path / "state"))
-    assert launch.key_file == tmp_path / "state/master_key"
-    assert launch.key_file.exists()
+    start = plan(OPENMEM_STATE_DIR=str(tmp_path / "state"))
+    assert start.key_file == tmp_path / "state/master_key"
+    assert start.key_file.exists()
 
 
 def test_a_master_key_of_the_environment_is_left_alone(plan, tmp_path) -> None:
-    launch = plan(LITELLM_MASTER_KEY="sk-own")
-    assert launch.environ["LITELLM_MASTER_KEY"] == "sk-own"
-    assert launch.key_file is None
+    start = plan(LITELLM_MASTER_KEY="sk-own")
+    assert start.environ["LITELLM_MASTER_KEY"] == "sk-own"
+    assert start.key_file is None
     assert not (tmp_path / ".local").exists()
 
 
@@ -124,21 +135,21 @@ def test_keys_in_a_file_named_env_count_as_set_below_the_environment(home, tmp_p
 def test_a_key_file_that_others_can_read_is_refused(plan, tmp_path) -> None:
     plan()
     (tmp_path / ".local/share/openmem/master_key").chmod(0o644)
-    with pytest.raises(cli.CannotServeError, match="can be read by others"):
+    with pytest.raises(CannotRunError, match="can be read by others"):
         plan()
 
 
 def test_what_is_said_at_the_start_never_holds_a_key(plan) -> None:
-    launch = plan(ANTHROPIC_API_KEY="provider-secret")
-    said = "\n".join(cli.greeting(launch))
-    assert str(launch.key_file) in said
-    assert launch.environ["LITELLM_MASTER_KEY"] not in said
+    start = plan(ANTHROPIC_API_KEY="provider-secret")
+    said = "\n".join(launch.greeting(start))
+    assert str(start.key_file) in said
+    assert start.environ["LITELLM_MASTER_KEY"] not in said
     assert "provider-secret" not in said
 
 
 def test_models_whose_provider_key_is_missing_are_named(plan) -> None:
-    assert "ANTHROPIC_API_KEY is not set: no answers from claude" in "\n".join(cli.greeting(plan()))
-    assert "ANTHROPIC_API_KEY" not in "\n".join(cli.greeting(plan(ANTHROPIC_API_KEY="x")))
+    assert "ANTHROPIC_API_KEY is not set: no answers from claude" in "\n".join(launch.greeting(plan()))
+    assert "ANTHROPIC_API_KEY" not in "\n".join(launch.greeting(plan(ANTHROPIC_API_KEY="x")))
 
 
 # --- what can't be started ----------------------------------------------------------------------------------
@@ -166,7 +177,7 @@ def test_a_wrong_file_is_refused_in_one_line(old: str, new: str, said: str, home
 
 
 def test_a_wrong_environment_is_refused_in_one_line(plan) -> None:
-    with pytest.raises(cli.CannotServeError, match=r"CONTEXT_TRIM_AT_TOKENS.* is 'lots'"):
+    with pytest.raises(CannotRunError, match=r"CONTEXT_TRIM_AT_TOKENS.* is 'lots'"):
         plan(CONTEXT_TRIM_AT_TOKENS="lots")
 
 
@@ -176,48 +187,155 @@ def test_a_value_that_the_gateway_reads_from_the_environment_is_left_to_the_gate
 
 
 def test_a_missing_file_is_named(plan) -> None:
-    with pytest.raises(cli.CannotServeError, match=r"nowhere\.yaml: No such file"):
+    with pytest.raises(CannotRunError, match=r"nowhere\.yaml: No such file"):
         plan("--config", "nowhere.yaml")
 
 
 def test_a_port_in_use_is_named_instead_of_another_one_being_taken(plan) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(cli.CannotServeError, match=f"port {port} on 127.0.0.1 is in use"):
+        with pytest.raises(CannotRunError, match=f"port {port} on 127.0.0.1 is in use"):
             plan("--port", str(port))
 
 
-@pytest.mark.parametrize(("words", "said"), [(("--port", "70000"), "70000"), (("--workers", "0"), "0")])
-def test_numbers_out_of_range_are_refused(words: tuple[str, ...], said: str, home) -> None:
-    done = openmem("serve", *words, env=home)
-    assert done.returncode == 2
-    assert f"{said} is not allowed" in done.stderr.splitlines()[-1]
+@pytest.mark.parametrize(
+    ("option", "value", "limits"),
+    [
+        ("--port", "70000", "0 to 65535"),
+        ("--port", "-1", "0 to 65535"),
+        ("--port", "http", "0 to 65535"),
+        ("--workers", "0", "1 to 64"),
+        ("--workers", "65", "1 to 64"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(option: str, value: str, limits: str) -> None:
+    result = run("serve", option, value)
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == (
+        f"Error: Invalid value for '{option}': {value} is not allowed: a whole number from {limits} is"
+    )
+
+
+@pytest.mark.parametrize("text", ["+5", " 5", "1_0", "5.0", "", "9" * 10_000])
+def test_a_number_is_plain_digits(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not allowed: a whole number from 0 to 99 is"):
+        WholeNumber(0, 99).convert(text, None, None)
 
 
 def test_a_state_folder_that_can_not_be_written_is_named(plan, tmp_path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(cli.CannotServeError, match="master_key: Not a directory"):
+    with pytest.raises(CannotRunError, match="master_key: Not a directory"):
         plan(OPENMEM_STATE_DIR=str(tmp_path / "file/below"))
 
 
 # --- the command as such ------------------------------------------------------------------------------------
+
+HELP_PAGES = [(), *((name,) for name in cli.COMMANDS)]
+LIBRARIES = {"dotenv", "litellm", "mcp", "openmem_hook.mcp_server", "openmem_hook.replay", "pydantic", "rich", "yaml"}
+"""What takes long to import."""
+
+
+@dataclass(frozen=True)
+class Run:
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def run(*words: str) -> Run:
+    """Runs the command line in this process. click's own CliRunner would leave out `main`."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        exit_code = cli.main(words)
+    return Run(exit_code, out.getvalue(), err.getvalue())
 
 
 def test_the_version_is_the_package_s(home) -> None:
     assert openmem("--version", env=home).stdout == f"openmem {openmem_hook.__version__}\n"
 
 
-@pytest.mark.parametrize("words", [("--help",), ("serve", "--help")], ids=" ".join)
-def test_help_shows_an_example(words: tuple[str, ...], home) -> None:
-    done = openmem(*words, env=home)
-    assert done.returncode == 0
-    assert "openmem serve --" in done.stdout.partition("examples:")[2]
+@pytest.mark.parametrize("words", HELP_PAGES, ids=lambda words: " ".join(words) or "openmem")
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_names_every_option_and_shows_examples_in_80_columns(
+    words: tuple[str, ...], option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = run(*words, option)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "openmem" in result.stdout.partition("\nExamples:\n")[2]
+    for parameter in command_of(*words).params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter
+            for name in parameter.opts:
+                assert name in result.stdout
+        else:
+            assert (parameter.metavar or "").strip("[]- .") in result.stdout.partition("\n")[2]
+
+
+def command_of(name: str = "") -> click.Command:
+    lazy = cli.openmem.commands.get(name)
+    return lazy.load() if isinstance(lazy, cli.LazyCommand) else cli.openmem
+
+
+def test_the_help_of_serve_has_the_names_that_are_used() -> None:
+    text = run("serve", "--help").stdout
+    for name in (launch.gateway_config.CONFIG_NAME, launch.master_key.VARIABLE):
+        assert name in text
+
+
+@pytest.mark.parametrize("words", HELP_PAGES, ids=lambda words: " ".join(words) or "openmem")
+def test_help_imports_nothing_that_takes_long(words: tuple[str, ...]) -> None:
+    look = f"import sys; from openmem_hook import cli; print(cli.main({[*words, '--help']})); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=True)
+    code, modules = done.stdout.splitlines()[-2:]
+    assert code == "0"
+    assert LIBRARIES & set(modules.split()) == set()
+
+
+def test_listing_the_commands_imports_none_of_them() -> None:
+    look = "import sys; from openmem_hook import cli; cli.main(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=True)
+    modules = set(done.stdout.splitlines()[-1].split())
+    assert {name for name in modules if name.startswith("openmem_hook.cli")} == {
+        "openmem_hook.cli",
+        "openmem_hook.cli.base",
+    }
 
 
 def test_without_a_command_help_is_shown(home) -> None:
     done = openmem(env=home)
     assert done.returncode == 2
-    assert "usage: openmem" in done.stderr
+    assert done.stdout == ""
+    assert done.stderr == openmem("--help", env=home).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "usage", "error"),
+    [
+        (("--verson",), "openmem [OPTIONS] COMMAND", "--version"),
+        (("serve", "--prt", "1"), "openmem serve [OPTIONS]", "--port"),
+        (("serve", "--host"), "openmem serve [OPTIONS]", "Option '--host' requires an argument."),
+        (("nonsense",), "openmem [OPTIONS] COMMAND", "No such command 'nonsense'"),
+        (("mcp", "extra"), "openmem mcp [OPTIONS]", "Got unexpected extra argument (extra)"),
+        (("replay",), "openmem replay [OPTIONS] FILE...", "Missing argument 'FILE...'."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_can_not_be_parsed_shows_the_usage_and_the_error(words: tuple[str, ...], usage: str, error: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"Usage: {usage}")
+    assert error in result.stderr.splitlines()[-1]
+
+
+def test_ctrl_c_ends_a_command_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch, "plan", interrupt)
+    assert run("serve").exit_code == 130
 
 
 def test_the_command_line_never_imports_the_gateway() -> None:

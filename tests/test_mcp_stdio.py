@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from openmem_hook.mcp_server import NoTenantError, folder_of
+from openmem_hook.cli.base import CannotRunError
+from openmem_hook.cli.tenant import folder_of
 from openmem_hook.store import names
 from openmem_hook.tools import TOOLS
 from tests.shelf import Shelf
@@ -64,8 +65,9 @@ def test_a_project_folder_can_not_change_what_is_run(shelf: Shelf, tmp_path: Pat
     """Agents start it in a project's folder, which may hold modules and a `.env` of its own."""
     shelf.put(["the needle"])
     folder = tmp_path / "project"
-    (folder / "mcp").mkdir(parents=True)
-    (folder / "mcp/__init__.py").write_text("raise SystemExit('hijacked')")
+    for package in ("mcp", "openmem_hook", "click", "asyncio", "config"):
+        (folder / package).mkdir(parents=True)
+        (folder / package / "__init__.py").write_text("raise SystemExit('hijacked')")
     (folder / ".env").write_text("OPENMEM_STATE_DIR=/nowhere")
     with Talk(folder=folder, home=tmp_path) as talk:
         assert [tool["name"] for tool in talk.ask("tools/list")["tools"]] == list(TOOLS)
@@ -99,6 +101,6 @@ def test_a_tenant_is_named_as_its_owner_or_its_folder(shelf: Shelf) -> None:
 
 @pytest.mark.parametrize("tenant", ["nobody", "../..", "/etc", "0" * 32, "user:", ""])
 def test_a_tenant_that_is_not_there_is_refused_and_not_made(tenant: str, tmp_path: Path) -> None:
-    with pytest.raises(NoTenantError):
+    with pytest.raises(CannotRunError):
         folder_of(tmp_path / "context", tenant)
     assert not (tmp_path / "context").exists()
