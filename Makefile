@@ -26,7 +26,7 @@ test: check  ## format, lint, types, import contracts, all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 clients: $(READY)  ## install the agents that people use with npm and run them through the gateway (a quarter of an hour; ARGS=codex: only that)
-	$(BIN)/python -m tests.clients $(ARGS)
+	$(BIN)/python -m clients $(ARGS)
 
 check: $(READY)  ## what `make test` runs before the tests
 	$(BIN)/ruff format --check .
@@ -43,10 +43,10 @@ laws: $(READY)  ## the property tests, longer (EXAMPLES=3000 each)
 
 bench: $(READY)  ## measure speed, disk, memory, load, estimates and recall (ARGS="peers --quick": only that, smaller)
 	@$(BIN)/python -c 'import cliffcompaction' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[bench]'
-	@exec $(BIN)/python -m tests.bench $(ARGS)
+	@exec $(BIN)/python -m bench $(ARGS)
 
 peers: $(READY)  ## install what the benchmark measures against, each in an environment of its own in .peers
-	@$(BIN)/python -m tests.bench.environments $(ARGS)
+	@$(BIN)/python -m bench.environments $(ARGS)
 
 setup: $(READY)  ## only set up .venv
 

@@ -1,4 +1,4 @@
-"""The benchmark: `python -m tests.bench [SECTION ...] [--quick] [--json FILE] [--save]`, or `make bench`.
+"""The benchmark: `python -m bench [SECTION ...] [--quick] [--json FILE] [--save]`, or `make bench`.
 
     speed, gateway, load, search, store, memory     figures, those with a target promised by the project
     recall, needed, rereads                         what can still be had of what left
@@ -22,8 +22,8 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-from tests.bench import document
-from tests.bench.figures import Measure, Section
+from bench import document
+from bench.figures import Measure, Section
 
 SECTIONS = (
     *("speed", "store", "memory", "gateway", "load", "search"),
@@ -32,14 +32,14 @@ SECTIONS = (
 
 
 def measured(name: str, quick: bool) -> Section:
-    run: Measure = import_module(f"tests.bench.{name}").run
+    run: Measure = import_module(f"bench.{name}").run
     with tempfile.TemporaryDirectory(prefix="openmem-bench-") as folder:
         return run(Path(folder), quick)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--quick", action="store_true", help="a smaller run, for trying things out")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.estimates import corpus_dir
 from openmem_hook.compactor import Compactor
 from openmem_hook.formats import adapter_named
 from openmem_hook.gateway import identity
@@ -21,7 +22,6 @@ from openmem_hook.replay.provider.counting import message_tokens
 from openmem_hook.replay.trial import TENANT, run
 from openmem_hook.store import names
 from openmem_hook.tools import Caller, Desk
-from tests.bench.estimates import corpus_dir
 
 
 @dataclass(frozen=True, slots=True)

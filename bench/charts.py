@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from tests.bench.markdown import plural
+from bench.markdown import plural
 
 STYLES: Mapping[str, dict[str, Any]] = {
     "openmem, with search": {"color": "black", "linestyle": "-", "marker": "o"},

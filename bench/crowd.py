@@ -19,10 +19,10 @@ from typing import Any
 
 import httpx
 
-from tests.bench.estimates import quantile
-from tests.bench.figures import Figure, Section
-from tests.bench.growing import bodies, messages
-from tests.bench.served import HEADERS, HUGE, PLUGIN, Served, config, gateway, provider
+from bench.estimates import quantile
+from bench.figures import Figure, Section
+from bench.growing import bodies, messages
+from bench.served import HEADERS, HUGE, PLUGIN, Served, config, gateway, provider
 
 SEED = 0
 SESSIONS = 50

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md, made from the results in docs/benchmarks: `python -m tests.bench.document`.
+"""docs/benchmarks.md, made from the results in docs/benchmarks: `python -m bench.document`.
 
 Nothing in the page's tables is written by hand; a test compares the page with what this makes of the committed files.
 A result that isn't there leaves its part out.
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.bench import remembered, timed
-from tests.bench.figures import Section
+from bench import remembered, timed
+from bench.figures import Section
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = DOCS / "benchmarks"
 PAGE = DOCS / "benchmarks.md"
 PACKAGES = ("openmem-hook", "litellm", "cliffcompaction", "tokenizers")
@@ -61,7 +61,7 @@ def _processor() -> str:
 
 
 def write() -> None:
-    from tests.bench import charts
+    from bench import charts
 
     results = load()
     charts.draw(results, RESULTS)
@@ -114,7 +114,7 @@ Everything here ran offline and without a model. The scripted agent of the first
 looks: its scores are the ceiling of a mechanism, not what a model would reach with it. Run it again with
 `make bench ARGS="--save"`, or name the sections, as in `make bench ARGS="recall needed --save"`; this page is made from
 the [raw results](benchmarks), never by hand. `make peers` installs the peers, each in an environment of its own. With a
-key, `python -m tests.bench.with_model --model NAME` has a real model do the tasks of the first part.
+key, `python -m bench.with_model --model NAME` has a real model do the tasks of the first part.
 """
 
 _END = """\

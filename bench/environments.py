@@ -1,4 +1,4 @@
-"""The peers, each in an environment of its own: `python -m tests.bench.environments [NAME ...]` installs them.
+"""The peers, each in an environment of its own: `python -m bench.environments [NAME ...]` installs them.
 
 They come into .peers/NAME. A peer that isn't there is left out of the measurement, and the page says so.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[1]
 FOLDER = REPO / ".peers"
 QUIET = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",

@@ -1,4 +1,4 @@
-"""Grades the estimates of `openmem_hook.tokens` against what providers reported: `python -m tests.bench.estimates`.
+"""Grades the estimates of `openmem_hook.tokens` against what providers reported: `python -m bench.estimates`.
 
 Next request: the last report on the branch plus the learned rate for what is new. After a cut, which no provider
 counted: for each request i of at least 95k tokens and each earlier k on its branch where first prompt + growth
@@ -29,7 +29,7 @@ from openmem_hook.model import Adapter, Part
 from openmem_hook.replay import Session, Step, read
 from openmem_hook.tokens import ZERO, Calibration, Sizes
 
-CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
+CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
 LEAST_PROMPT = 95_000
 SHARE = (0.25, 0.55)
 HELD_EVERY = 5

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import httpx
 
+from bench.estimates import quantile
+from bench.figures import Figure, Section
+from bench.growing import MODEL, bodies, messages
 from demo import gateway as processes
-from tests.bench.estimates import quantile
-from tests.bench.figures import Figure, Section
-from tests.bench.growing import MODEL, bodies, messages
 
 REQUESTS = 330
 """Of the session; the last `ROUNDS` of them are measured."""

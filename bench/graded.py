@@ -1,4 +1,4 @@
-"""The grades of `tests.bench.estimates` that the project promises; that module prints all of them, a row a model.
+"""The grades of `bench.estimates` that the project promises; that module prints all of them, a row a model.
 
 "Cold" starts from the constants, "carried" from what other sessions of the model left behind.
 """
@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.bench import estimates
-from tests.bench.figures import Figure, Section
+from bench import estimates
+from bench.figures import Figure, Section
 
 CUTS = (
     ("after a cut, measured growth", "growth", 1.0, 4.0),

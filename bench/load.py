@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.estimates import quantile
+from bench.figures import Figure, Section
+from bench.growing import CALL_TYPE, KEY, as_gateway, bodies, messages, new_hook, report
 from openmem_hook.gateway.hook import ContextHook
-from tests.bench.estimates import quantile
-from tests.bench.figures import Figure, Section
-from tests.bench.growing import CALL_TYPE, KEY, as_gateway, bodies, messages, new_hook, report
 
 WORKERS = 4
 AGENTS = 25
@@ -34,7 +34,7 @@ TRIM_AT = 20_000
 
 def run(folder: Path, quick: bool) -> Section:
     seconds = SECONDS / 6 if quick else SECONDS
-    command = [sys.executable, "-m", "tests.bench.load", str(folder), str(seconds)]
+    command = [sys.executable, "-m", "bench.load", str(folder), str(seconds)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     workers = [subprocess.Popen([*command, str(seed)], **pipes) for seed in range(WORKERS)]
     for worker in workers:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from bench.figures import Figure, Section, resident_mb
+from bench.growing import CALL_TYPE, KEY, as_gateway, bodies, messages, new_hook, report, unharmed
 from openmem_hook.gateway.hook import ContextHook
-from tests.bench.figures import Figure, Section, resident_mb
-from tests.bench.growing import CALL_TYPE, KEY, as_gateway, bodies, messages, new_hook, report, unharmed
 
 SESSIONS = 1_000
 FIRST = 100

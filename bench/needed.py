@@ -11,9 +11,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.bench.boundaries import Boundary, rows_at
-from tests.bench.estimates import corpus_dir
-from tests.bench.figures import Figure, Section
+from bench.boundaries import Boundary, rows_at
+from bench.estimates import corpus_dir
+from bench.figures import Figure, Section
 
 MESSAGES = 40
 DETAIL = re.compile(

@@ -46,7 +46,7 @@ class Openmem(Nothing):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        from tests.bench import growing
+        from bench import growing
 
         self.kit, self.hook = growing, growing.new_hook(folder, trim_at_tokens=TRIM_AT)
         self.calls, self.out = 0, Json()

@@ -21,11 +21,11 @@ from typing import Any
 
 import orjson
 
+from bench.environments import PEERS, REPO, Peer, environ
+from bench.estimates import quantile
+from bench.figures import Figure, Section
+from bench.growing import bodies, messages
 from openmem_hook.replay.provider.canonical import unmarked
-from tests.bench.environments import PEERS, REPO, Peer, environ
-from tests.bench.estimates import quantile
-from tests.bench.figures import Figure, Section
-from tests.bench.growing import bodies, messages
 
 SEED = 0
 SIZES_MB = (0.4, 2.0, 8.0)

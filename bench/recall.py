@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.arms import ARMS, MODEL, WINDOW, Arm, Body, KeepAll
+from bench.figures import Figure, Section
+from bench.tasks import TASKS, Question, Task
 from openmem_hook.gateway.models import listed
 from openmem_hook.gateway.prices import price_list, shipped_costs
 from openmem_hook.replay.prefix import system_text
 from openmem_hook.replay.provider.prompt_cache import AnthropicCache, CacheUse
-from tests.bench.arms import ARMS, MODEL, WINDOW, Arm, Body, KeepAll
-from tests.bench.figures import Figure, Section
-from tests.bench.tasks import TASKS, Question, Task
 
 SECONDS = 20.0
 """Between two requests."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.bench.markdown import percent, plural, table
+from bench.markdown import percent, plural, table
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]

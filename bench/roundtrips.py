@@ -18,11 +18,11 @@ from typing import Any
 
 import httpx
 
-from tests.bench.environments import PEERS
-from tests.bench.estimates import quantile
-from tests.bench.figures import Figure, Section
-from tests.bench.peers import CUT_OFF_S, SEED, SIZES_MB, plan
-from tests.bench.served import HEADERS, HUGE, PLUGIN, Served, config, gateway, process, provider
+from bench.environments import PEERS
+from bench.estimates import quantile
+from bench.figures import Figure, Section
+from bench.peers import CUT_OFF_S, SEED, SIZES_MB, plan
+from bench.served import HEADERS, HUGE, PLUGIN, Served, config, gateway, process, provider
 
 ROUNDS = 15
 NO_GROWTH = (1_000_000,) * len(SIZES_MB)

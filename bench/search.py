@@ -16,14 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.estimates import quantile
+from bench.figures import Figure, Section
+from bench.growing import CALL_TYPE, KEY, as_gateway, bodies, messages, new_hook
+from bench.speed import Heartbeat
 from openmem_hook.compactor import Compactor
 from openmem_hook.store import catalog, names
 from openmem_hook.tools import Answer, Caller, Desk
-from tests.bench.estimates import quantile
-from tests.bench.figures import Figure, Section
-from tests.bench.growing import CALL_TYPE, KEY, as_gateway, bodies, messages, new_hook
-from tests.bench.speed import Heartbeat
-from tests.shelf import NOW, Row, Shelf, result, said
+from tests.harness.filled_store import NOW, Row, Shelf, result, said
 
 OWNER = "user:searcher"
 SESSION_MB = 20

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.environments import QUIET
+from bench.figures import PAGE_MB
+from bench.growing import MODEL
 from demo.gateway import KEPT_VARIABLES, OFFLINE, end, free_port, gateway_config, provider, wait_for_answer
-from tests.bench.environments import QUIET
-from tests.bench.figures import PAGE_MB
-from tests.bench.growing import MODEL
 
 __all__ = ["HEADERS", "HUGE", "KEY", "PLUGIN", "Served", "config", "gateway", "process", "provider"]
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import orjson
 
+from bench.estimates import quantile
+from bench.figures import Figure, Section
+from bench.growing import CALL_TYPE, KEY, MODEL, as_gateway, bodies, messages, new_hook, report, unharmed
 from openmem_hook.gateway.hook import ContextHook
-from tests.bench.estimates import quantile
-from tests.bench.figures import Figure, Section
-from tests.bench.growing import CALL_TYPE, KEY, MODEL, as_gateway, bodies, messages, new_hook, report, unharmed
 
 REQUESTS = 320
 """Of a session that ends with 640 messages."""

@@ -13,13 +13,13 @@ from typing import Any
 
 import orjson
 
+from bench.estimates import corpus_dir
+from bench.figures import Figure, Section
+from bench.growing import KEY, new_hook, unharmed
 from openmem_hook.fingerprint import canonical, dump_sorted
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.replay import read, requests
 from openmem_hook.replay.session import Request
-from tests.bench.estimates import corpus_dir
-from tests.bench.figures import Figure, Section
-from tests.bench.growing import KEY, new_hook, unharmed
 
 CALL_TYPES = {"anthropic": "anthropic_messages", "chat": "acompletion", "responses": "aresponses"}
 QUICK = 2

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.bench.markdown import NOTHING, number, share, table
+from bench.markdown import NOTHING, number, share, table
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]

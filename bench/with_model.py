@@ -1,6 +1,6 @@
 """The recall tasks with a real model, for people who have a key: it reads what is sent on, and calls the tools itself.
 
-    ANTHROPIC_API_KEY=… python -m tests.bench.with_model --model anthropic/claude-haiku-4-5 --task R4000 --way openmem
+    ANTHROPIC_API_KEY=… python -m bench.with_model --model anthropic/claude-haiku-4-5 --task R4000 --way openmem
 
 Batches are acknowledged without the model; every question is at least one call with a whole prompt, so a task of 24
 questions costs up to 24 prompts of 125,000 tokens, most of them read from the provider's cache. Prints the rows.
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.arms import ARMS, Arm, Body
+from bench.recall import Agent, converse
+from bench.tasks import TAG, TASKS, Question
 from openmem_hook.tools import TOOLS
-from tests.bench.arms import ARMS, Arm, Body
-from tests.bench.recall import Agent, converse
-from tests.bench.tasks import TAG, TASKS, Question
 
 ROUNDS = 8
 """Calls of the model a question, at most."""

@@ -1,8 +1,8 @@
 """Installs the clients, runs the suite, and writes down what came of it.
 
-    python -m tests.clients                     all rows
-    python -m tests.clients codex opencode      those whose names begin so
-    python -m tests.clients codex -- -x         what stands behind -- goes to pytest
+    python -m clients                     all rows
+    python -m clients codex opencode      those whose names begin so
+    python -m clients codex -- -x         what stands behind -- goes to pytest
 
 Results of rows that ran whole go into `results.json` and from there into docs/clients.md; those of others stay.
 """
@@ -22,7 +22,7 @@ from .drivers import CLIENTS, Client
 from .installs import Install, InstallError
 from .recording import LEARN
 
-SUITE = Path(__file__).parents[1] / "test_clients.py"
+SUITE = Path(__file__).parents[1] / "tests" / "clients" / "test_installed_clients.py"
 PARALLEL = ("-n", "2", "--dist", "loadgroup", "-vv")
 
 
@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else list(words)
     at = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(
-        prog="python -m tests.clients",
+        prog="python -m clients",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

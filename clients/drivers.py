@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 PATIENCE_S = 300.0
 MCP = "/v1/mcp/openmem"
-COMMAND = (Path(__file__).parents[2] / "deploy" / "commands" / "smart-compact.md").read_text("utf-8")
+COMMAND = (Path(__file__).parents[1] / "deploy" / "commands" / "smart-compact.md").read_text("utf-8")
 REFUSING = "http://127.0.0.1:9"
 """A proxy that nobody serves: what a client wants of the outside world fails at once."""
 BARE = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), REFUSING) | {

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from openmem_hook.compaction.wording import NOTE
-from tests.followed import STEP, messages_of
+from tests.harness.tracked_session import STEP, messages_of
 from tests.kit.builders import Format
-from tests.kit.prefix import blocks, broken_at, canonical
-from tests.walk import normal
+from tests.kit.prefix import blocks, broken_at, canonical, normal
 
 Json = dict[str, Any]
 

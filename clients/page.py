@@ -12,7 +12,7 @@ from .drivers import CLIENTS
 Checks = dict[str, dict[str, str]]
 """By client, the outcome of each check."""
 
-DOCS = Path(__file__).parents[2] / "docs" / "clients.md"
+DOCS = Path(__file__).parents[1] / "docs" / "clients.md"
 RESULTS = Path(__file__).with_name("results.json")
 CHECKS = {
     "long_session": "long session",

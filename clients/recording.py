@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from clients.drivers import CLIENTS
 from openmem_hook.facts import TRIM_COMMAND_RECORD
 from openmem_hook.formats.typed import TABLE
-from tests.clients.drivers import CLIENTS
 from tests.kit.filler import prose
 
 Json = dict[str, Any]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.clients.drivers import Client, use
-from tests.clients.oracles import rewritten
-from tests.clients.recording import Recording, Scrubber, read, traits, write
-from tests.clients.session import Session, noting
+from clients.drivers import Client, use
+from clients.oracles import rewritten
+from clients.recording import Recording, Scrubber, read, traits, write
+from clients.session import Session, noting
 
 PROMPTS = ("kit: please begin.", "kit: look around.", "kit: go on.", "kit: what was said.", "kit: another way.")
 

@@ -15,9 +15,8 @@ from typing import Any
 import httpx
 import orjson
 
-from openmem_hook.store.sessions import unpack
-from tests.clients.drivers import Answer, Client, Place, Way
-from tests.clients.oracles import (
+from clients.drivers import Answer, Client, Place, Way
+from clients.oracles import (
     cacheable,
     call_ids,
     goes_on,
@@ -29,15 +28,15 @@ from tests.clients.oracles import (
     rewritten,
     same,
 )
-from tests.clients.recording import LEARN, learn, read, traits
-from tests.followed import SLACK, messages_of
-from tests.gateway import UPSTREAM_KEY, Gateway, Upstream, configuration, events, key_of, query, serving
+from clients.recording import LEARN, learn, read, traits
+from openmem_hook.store.sessions import unpack
+from tests.harness.gateway_process import UPSTREAM_KEY, Gateway, Upstream, configuration, events, key_of, query, serving
+from tests.harness.tracked_session import SLACK, messages_of
 from tests.kit.builders import Format
-from tests.kit.prefix import broken_at
+from tests.kit.mcp_client import ACCEPT, PATH
+from tests.kit.prefix import broken_at, normal
 from tests.kit.provider import running
 from tests.kit.provider_state import Reply
-from tests.tool_client import ACCEPT, PATH
-from tests.walk import normal
 
 Json = dict[str, Any]
 

@@ -6,8 +6,8 @@ from importlib import import_module
 
 import pytest
 
-from tests.bench.__main__ import SECTIONS
-from tests.bench.figures import Figure, Section
+from bench.__main__ import SECTIONS
+from bench.figures import Figure, Section
 
 
 def test_a_table_is_aligned_and_says_what_was_missed() -> None:
@@ -28,4 +28,4 @@ def test_a_figure_without_a_target_is_never_missed() -> None:
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_every_section_can_be_measured(name: str) -> None:
-    assert callable(import_module(f"tests.bench.{name}").run)
+    assert callable(import_module(f"bench.{name}").run)

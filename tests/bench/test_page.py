@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.bench import charts, document
-from tests.bench.crowd import PACES
-from tests.bench.figures import Figure, Section
+from bench import charts, document
+from bench.crowd import PACES
+from bench.figures import Figure, Section
 
 MADE = {"seed": 0, "peers": {"Kompact": "0.4.0"}, "left_out": {"Headroom": "not installed"}}
 
@@ -77,7 +77,7 @@ def kept(tmp_path, monkeypatch):
 
 
 def test_the_page_is_made_from_the_kept_results() -> None:
-    assert document.PAGE.read_text("utf-8") == document.page(document.load()), "run python -m tests.bench.document"
+    assert document.PAGE.read_text("utf-8") == document.page(document.load()), "run python -m bench.document"
 
 
 def test_every_kept_result_says_how_it_was_made() -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.bench import peers, served
-from tests.bench.charts import PEERS as LINES
-from tests.bench.environments import PEERS, Peer
-from tests.bench.peer_worker import WAYS
-from tests.bench.peers import Answer, Cell, CutOffError, Way, Worker, plan
+from bench import peers, served
+from bench.charts import PEERS as LINES
+from bench.environments import PEERS, Peer
+from bench.peer_worker import WAYS
+from bench.peers import Answer, Cell, CutOffError, Way, Worker, plan
 
 
 def test_a_window_is_the_last_requests_before_its_size_one_after_the_other() -> None:

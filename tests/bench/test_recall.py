@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import needed, rereads, with_model
-from tests.bench.arms import TRIM_AT, KeepAll, Plugin, PluginSearch, PluginSql, Tail
-from tests.bench.recall import converse
-from tests.bench.tasks import Question, Task, key_value, log_triage
+from bench import needed, rereads, with_model
+from bench.arms import TRIM_AT, KeepAll, Plugin, PluginSearch, PluginSql, Tail
+from bench.recall import converse
+from bench.tasks import Question, Task, key_value, log_triage
 
 # --- tasks --------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ PROCESSES, AGENTS = 4, 25
 SETTINGS: Json = {"trim_at_tokens": 3_000, "compress_over_tokens": 800, "chars_per_token": 2.5, "deadline_s": 30.0}
 PATIENCE_S = 180.0
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.crowd"])
+_FORKS.set_forkserver_preload(["tests.cases.concurrent_agents"])
 
 
 @dataclass(slots=True)

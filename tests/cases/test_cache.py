@@ -21,7 +21,7 @@ from openmem_hook.gateway.watch import Watch
 from openmem_hook.replay.provider.breakpoints import Breakpoint, breakpoints
 from openmem_hook.replay.provider.prompt_cache import AnthropicCache
 from tests.conftest import make_key
-from tests.conversation import Conversation, messages_of, pointers
+from tests.harness.conversation import Conversation, messages_of, pointers
 from tests.kit import builders as a
 from tests.kit.builders import FORMATS, Format, Json, chat, responses, session
 from tests.kit.filler import listing, prose

@@ -29,7 +29,7 @@ from openmem_hook.store.database import transaction
 from openmem_hook.store.sessions import unpack
 from openmem_hook.text import split_lines
 from tests.conftest import CALL_TYPES, make_key
-from tests.conversation import POINTER, SESSION_HEADER, Conversation, messages_of
+from tests.harness.conversation import POINTER, SESSION_HEADER, Conversation, messages_of
 from tests.kit import builders as a
 from tests.kit.builders import FORMATS, Format, Json, chat, responses
 from tests.kit.filler import listing, prose

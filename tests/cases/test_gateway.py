@@ -5,28 +5,23 @@ from __future__ import annotations
 import copy
 import enum
 import re
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
-import httpx
 import orjson
 import pytest
 
 from openmem_hook.compaction.wording import NOTE
-from openmem_hook.formats.usage import Usage, hit_share, read_usage
+from openmem_hook.formats.usage import Usage
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.reported import reported_usage
-from openmem_hook.replay.provider.counting import prompt_tokens
-from tests import routes
 from tests.conftest import CALL_TYPES, make_key
-from tests.conversation import POINTER, Conversation, messages_of
-from tests.gateway import Gateway, Upstream, bearer, query, until
+from tests.formats.test_usage import USAGES
+from tests.harness.conversation import POINTER, Conversation, messages_of
 from tests.kit import builders as a
 from tests.kit.builders import FORMATS, Format, Json
 from tests.kit.histories import growth
 from tests.kit.prefix import assert_accepted, assert_untouched
-from tests.routes import Everything
 
 NewHook = Callable[..., ContextHook]
 SMALL: Json = {"trim_at_tokens": 4000, "compress_over_tokens": 500, "chars_per_token": 2.5}
@@ -43,42 +38,7 @@ def trimmed(body: Json) -> bool:
     return orjson.dumps(POINTER)[1:-1] in orjson.dumps(messages_of(body))
 
 
-@pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everything]:
-    with routes.everything(tmp_path_factory.mktemp("everything")) as provider:
-        yield provider
-
-
-@pytest.fixture(scope="module")
-def special(everything: Everything, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with routes.special(tmp_path_factory.mktemp("special"), everything) as started:
-        yield started
-
-
 # --- BC-57: the hook is never called ------------------------------------------------------------------------------
-
-
-@pytest.mark.e2e
-async def test_the_page_about_routes_says_what_the_gateway_does(
-    gateway: Gateway, upstream: Upstream, special: Gateway, everything: Everything
-) -> None:
-    found = await routes.measure_all(gateway, upstream, special, everything)
-    assert routes.DOCS.read_text() == routes.page(found, measured_with()), "python -m tests.routes writes it anew"
-    for row, seen in found.items():
-        assert all(one.trimmed == one.noted for one in seen), row
-    assert unseen(gateway) == []
-    assert unseen(special) == ["openmem: the gateway ran a _aresponses_websocket call without its pre-call hook"]
-
-
-def measured_with() -> str:
-    """The version that the page names: what holds for it has to hold for the one installed."""
-    found = re.search(r"LiteLLM (\S+)", routes.DOCS.read_text())
-    return found[1] if found else ""
-
-
-def unseen(gateway: Gateway) -> list[str]:
-    told = re.findall(r"openmem: the gateway ran a \w+ call without its pre-call hook", gateway.log.read_text())
-    return [str(line) for line in told]
 
 
 async def test_traffic_that_came_past_no_hook_is_told_of_once_for_each_kind(
@@ -202,54 +162,6 @@ async def test_arguments_that_later_versions_may_add_do_no_harm(new_hook: NewHoo
 # --- BC-59: token counting requests ----------------------------------------------------------------------------
 
 
-def kept(gateway: Gateway) -> dict[str, Any]:
-    """What the store holds: rows, edits and events of every session, and the catalogs' own."""
-    tables = {"sessions": ("records", "edits", "events", "threads", "reports"), "catalog.db": ("sessions", "events")}
-    return {
-        f"{path.relative_to(gateway.store)} {table}": query(path, f"SELECT count(*) FROM {table}")
-        for path in gateway.store.rglob("*.db")
-        for table in tables.get(path.parent.name, tables["catalog.db"])
-    }
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("path", ["/v1/messages/count_tokens", "/anthropic/v1/messages/count_tokens"])
-async def test_counting_gives_the_whole_history_and_leaves_no_trace(
-    special: Gateway, everything: Everything, path: str
-) -> None:
-    tag = f"tag-count-{path.count('/')}"
-    model = "claude-sonnet-5" if path.startswith("/anthropic") else "claude-kit"
-    body = {**routes.long_session("anthropic", tag), "model": model}
-    counted = {key: value for key, value in body.items() if key != "max_tokens"}
-    session = bearer("alice") | {"x-claude-code-session-id": tag}
-    small = {**counted, "messages": [a.user(f"{tag} a single file")], "tools": None}
-    small = {key: value for key, value in small.items() if value is not None}
-    async with httpx.AsyncClient(base_url=special.address, timeout=120, trust_env=False) as http:
-
-        async def count(what: Json) -> int:
-            return int((await http.post(path, json=what, headers=session)).json()["input_tokens"])
-
-        before = [await count(counted), await count(small)]
-        assert not any(tag in str(row) for row in everything.log)
-        answer = await http.post("/v1/messages", json={**body, "model": "claude-kit"}, headers=session)
-        assert answer.status_code == 200
-        until(lambda: special.session_with(tag) and events_of(special, tag, "usage"), "the usage")
-        store = kept(special)
-        after = [await count(counted), await count(small), await count(counted)]
-        assert after == [*before, before[0]]
-        assert before[0] == prompt_tokens(counted, "anthropic")
-        assert kept(special) == store
-        again = await http.post("/v1/messages", json={**body, "model": "claude-kit"}, headers=session)
-        assert again.status_code == 200
-    sent = [raw for raw in everything.forwarded(tag) if "max_tokens" in raw]
-    assert len(sent) == 2
-    assert len(events_of(special, tag, "trim")) == 1
-
-
-def events_of(gateway: Gateway, tag: str, kind: str) -> list[Any]:
-    return query(gateway.session_with(tag), f"SELECT data FROM events WHERE kind = '{kind}'")
-
-
 COUNTED = [
     "/anthropic/v1/messages/count_tokens",
     "/v1/messages/count_tokens",
@@ -274,26 +186,6 @@ async def test_a_passed_through_history_that_is_no_turn_is_not_looked_at(
 
 
 # --- BC-60: fallback after the hook has run ----------------------------------------------------------------------
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_fallback_to_a_smaller_model_is_accepted(
-    special: Gateway, everything: Everything, stream: bool
-) -> None:
-    tag = f"tag-fallback-{stream}"
-    overloaded = {"status": 529, "message": "Overloaded"}
-    everything.order({"fail_next": [overloaded], "limits": {"claude-haiku-4-5": routes.SMALL_WINDOW}})
-    body = {**routes.long_session("anthropic", tag), "model": "claude-big", "stream": stream}
-    assert prompt_tokens(body, "anthropic") > routes.SMALL_WINDOW
-    settings = {"x-openmem": "trim_at_tokens=100000", "x-claude-code-session-id": tag}
-    async with httpx.AsyncClient(base_url=special.address, timeout=120, trust_env=False) as http:
-        answer = await http.post("/v1/messages", json=body, headers=bearer("alice") | settings)
-    assert answer.status_code == 200, answer.text
-    tried = everything.requests(tag)
-    assert (tried[0]["model"], tried[0]["status"]) == ("claude-opus-4-5", 529)
-    assert (tried[-1]["model"], tried[-1]["status"]) == ("claude-haiku-4-5", 200)
-    assert tried[-1]["prompt_tokens"] <= routes.SMALL_WINDOW
 
 
 def spoil(value: Any) -> None:
@@ -346,100 +238,6 @@ async def test_the_hook_changes_nothing_in_what_it_has_made(
 
 
 # --- BC-62: usage fields mean different things -------------------------------------------------------------------
-
-SPLIT = {"ephemeral_5m_input_tokens": 1_000, "ephemeral_1h_input_tokens": 2_000}
-FULL, NO_CACHE = (50_000, 45_000, 3_000), (50_000, None, None)
-USAGES: dict[str, tuple[Any, tuple[int | None, int | None, int | None]]] = {
-    "anthropic": (
-        {
-            "input_tokens": 2_000,
-            "cache_read_input_tokens": 45_000,
-            "cache_creation_input_tokens": 3_000,
-            "output_tokens": 9,
-        },
-        FULL,
-    ),
-    "anthropic with lanes": (
-        {
-            "input_tokens": 2_000,
-            "cache_read_input_tokens": 45_000,
-            "cache_creation_input_tokens": 3_000,
-            "cache_creation": SPLIT,
-        },
-        FULL,
-    ),
-    "anthropic with lanes alone": (
-        {"input_tokens": 2_000, "cache_read_input_tokens": 45_000, "cache_creation": SPLIT},
-        FULL,
-    ),
-    "litellm from anthropic": (
-        {
-            "prompt_tokens": 50_000,
-            "completion_tokens": 9,
-            "prompt_tokens_details": {"cached_tokens": 45_000, "cache_creation_tokens": 3_000},
-            "cache_read_input_tokens": 45_000,
-            "cache_creation_input_tokens": 3_000,
-        },
-        FULL,
-    ),
-    "litellm from anthropic, as an object": (
-        SimpleNamespace(
-            prompt_tokens=50_000,
-            completion_tokens=9,
-            prompt_tokens_details=SimpleNamespace(cached_tokens=45_000, cache_creation_token_details=SPLIT),
-        ),
-        FULL,
-    ),
-    "openai chat": (
-        {"prompt_tokens": 50_000, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 45_000}},
-        (50_000, 45_000, None),
-    ),
-    "openai responses": (
-        {"input_tokens": 50_000, "output_tokens": 9, "input_tokens_details": {"cached_tokens": 45_000}},
-        (50_000, 45_000, None),
-    ),
-    "openai that writes": (
-        {"prompt_tokens": 50_000, "prompt_tokens_details": {"cached_tokens": 45_000, "cache_write_tokens": 3_000}},
-        FULL,
-    ),
-    "bedrock": (
-        {"inputTokens": 2_000, "cacheReadInputTokens": 45_000, "cacheWriteInputTokens": 3_000, "outputTokens": 9},
-        FULL,
-    ),
-    "vertex": (
-        {"promptTokenCount": 50_000, "cachedContentTokenCount": 45_000, "candidatesTokenCount": 9},
-        (50_000, 45_000, None),
-    ),
-    "deepseek": (
-        {"prompt_tokens": 50_000, "prompt_cache_hit_tokens": 45_000, "prompt_cache_miss_tokens": 5_000},
-        (50_000, 45_000, None),
-    ),
-    "vllm without a cache report": (
-        {"prompt_tokens": 50_000, "completion_tokens": 9, "prompt_tokens_details": None},
-        NO_CACHE,
-    ),
-    "vllm with a zero": ({"prompt_tokens": 50_000, "prompt_tokens_details": {"cached_tokens": 0}}, (50_000, 0, None)),
-    "responses of anyone": ({"input_tokens": 50_000, "output_tokens": 9}, NO_CACHE),
-    "totals alone": ({"total_tokens": 50_009}, (None, None, None)),
-    "nothing": ({}, (None, None, None)),
-    "null": (None, (None, None, None)),
-    "words": ({"prompt_tokens": "many", "cache_read_input_tokens": True}, (None, None, None)),
-}
-
-
-@pytest.mark.parametrize("shape", USAGES)
-def test_every_provider_s_usage_has_one_meaning(shape: str) -> None:
-    given, expected = USAGES[shape]
-    usage = read_usage(given)
-    assert (usage.prompt_tokens, usage.cache_read, usage.cache_write) == expected
-
-
-def test_the_hit_rate_counts_only_what_has_cache_counts() -> None:
-    usages = [read_usage(given) for given, _ in USAGES.values()]
-    with_cache = [expected for _, expected in USAGES.values() if expected[1] is not None]
-    assert hit_share(usages) == sum(read for _, read, _ in with_cache) / sum(whole for whole, _, _ in with_cache)
-    assert hit_share([Usage(prompt_tokens=50_000)]) is None
-    assert hit_share([]) is None
 
 
 @pytest.mark.parametrize("shape", [name for name, (_, expected) in USAGES.items() if expected[0]])
@@ -521,33 +319,3 @@ async def test_requests_between_call_and_answer_are_remembered_within_bounds(
         said = {"litellm_call_id": f"call-{number}", "proxy_server_request": {"headers": {"x-session-id": "one"}}}
         await hook.async_pre_call_hook(key, None, body | said, CALL_TYPES[fmt])
     assert len(hook.compactor.recorder.expected()) <= 512
-
-
-KEYS = {"anthropic": set(), "chat": {"stream_options"}, "responses": set()}
-"""What LiteLLM itself adds to a request on its way to a provider of the same API."""
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize(
-    ("fmt", "path", "model"),
-    [
-        ("anthropic", "/v1/messages", "claude-kit"),
-        ("chat", "/v1/chat/completions", "local-kit"),
-        ("responses", "/v1/responses", "gpt-kit"),
-    ],
-)
-async def test_the_provider_gets_the_clients_own_keys_and_metadata(
-    gateway: Gateway, upstream: Upstream, http: httpx.AsyncClient, fmt: Format, path: str, model: str
-) -> None:
-    tag = f"tag-leak-{fmt}"
-    body: Json = {**routes.long_session(fmt, tag), "model": model, "stream": True}
-    if fmt == "anthropic":
-        body |= {"metadata": {"user_id": "ada"}, **MANAGED["clearing"]}
-    answer = await http.post(path, json=body, headers=bearer("alice") | {"x-session-id": tag})
-    assert answer.status_code == 200, answer.text
-    sent = next(one for one in reversed(upstream.bodies) if tag in orjson.dumps(one).decode())
-    assert trimmed(sent)
-    assert set(sent) - set(body) <= KEYS[fmt] | ({"instructions"} if fmt == "responses" else set())
-    for key in ("metadata", "context_management"):
-        assert sent.get(key) == body.get(key)
-    assert b"compression_savings" not in orjson.dumps(sent)

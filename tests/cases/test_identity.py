@@ -28,14 +28,14 @@ from openmem_hook.gateway import identity
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.store import names
 from tests.conftest import CALL_TYPES, make_key
-from tests.conversation import POINTER, Conversation, messages_of
+from tests.gateway.test_identity import ACCOUNT, DEVICE, HOSTILE, ROWS
+from tests.harness.conversation import POINTER, Conversation, messages_of
 from tests.kit import builders as a
 from tests.kit.builders import FORMATS, Format, Json, chat, responses
 from tests.kit.filler import listing, prose
 from tests.kit.histories import bodies, format_of, growth
 from tests.kit.prefix import assert_prefix, assert_untouched, broken_at, check
-from tests.test_identity import ACCOUNT, DEVICE, HOSTILE, ROWS
-from tests.walk import walking
+from tests.laws.checked_session import walking
 
 NewHook = Callable[..., ContextHook]
 SMALL: Json = {"trim_at_tokens": 4000, "compress_over_tokens": 500, "chars_per_token": 2.5}

@@ -26,9 +26,9 @@ from openmem_hook.compaction import wording
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.store import pool, sessions
 from openmem_hook.store.sessions import unpack
+from tests.cases.concurrent_agents import AGENTS, PROCESSES, crowd, history, reading
 from tests.conftest import CALL_TYPES, make_key
-from tests.conversation import SESSION_HEADER, Conversation, messages_of
-from tests.crowd import AGENTS, PROCESSES, crowd, history, reading
+from tests.harness.conversation import SESSION_HEADER, Conversation, messages_of
 from tests.kit import builders as a
 from tests.kit.builders import FORMATS, Format, Json, chat, responses
 from tests.kit.filler import listing
@@ -250,7 +250,7 @@ async def test_no_word_of_a_message_no_key_and_no_id_is_in_the_log(new_hook: New
 def test_a_hundred_agents_in_four_processes_lose_nothing_and_meet_no_lock(
     state_dir: Path, count: int, exchanges: int
 ) -> None:
-    """How fast they are is for the benchmark to say: `python -m tests.bench load`."""
+    """How fast they are is for the benchmark to say: `python -m bench load`."""
     with reading(state_dir) as readers:
         seen = crowd(state_dir, count, exchanges, seconds=4.0)
     assert seen.failures == []

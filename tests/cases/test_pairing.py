@@ -19,7 +19,7 @@ from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.watch import Watch
 from tests.conftest import make_key
-from tests.conversation import Conversation, faults, messages_of, pointers
+from tests.harness.conversation import Conversation, faults, messages_of, pointers
 from tests.kit import builders as a
 from tests.kit.builders import FORMATS, Format, Json, chat, responses
 from tests.kit.filler import listing, prose

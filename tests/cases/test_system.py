@@ -11,7 +11,7 @@ import pytest
 from openmem_hook.compaction.wording import NOTE
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.replay.provider.breakpoints import breakpoints
-from tests.conversation import Conversation, messages_of
+from tests.harness.conversation import Conversation, messages_of
 from tests.kit import builders as a
 from tests.kit.builders import Json, chat, responses, session
 from tests.kit.histories import growth

@@ -10,7 +10,7 @@ import pytest
 
 from openmem_hook.gateway.hook import ContextHook
 from tests.conftest import make_key
-from tests.conversation import Conversation, messages_of
+from tests.harness.conversation import Conversation, messages_of
 from tests.kit.builders import (
     Json,
     assistant,

@@ -15,7 +15,7 @@ import pytest
 import openmem_hook
 from openmem_hook import cli
 
-REPO = Path(__file__).parent.parent
+REPO = Path(__file__).parents[2]
 CONFIG = """
 model_list:
   - model_name: claude

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.drivers import CLIENTS, Client, use
-from tests.clients.oracles import nameless, rewritten, shown
-from tests.clients.session import SUMMARY, Noted, Session, noting
-from tests.followed import messages_of
-from tests.gateway import Gateway
-from tests.walk import normal
+from clients.drivers import CLIENTS, Client, use
+from clients.oracles import nameless, rewritten, shown
+from clients.session import SUMMARY, Noted, Session, noting
+from tests.harness.gateway_process import Gateway
+from tests.harness.tracked_session import messages_of
+from tests.kit.prefix import normal
 
 pytestmark = pytest.mark.clients
 

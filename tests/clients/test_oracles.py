@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from clients import __main__ as clients_main
+from clients import installs, page, recording
+from clients import session as clients
+from clients.drivers import CLIENTS
+from clients.installs import InstallError
+from clients.oracles import goes_on
+from clients.recording import Recording
+from clients.session import Row, Session, Turn
 from openmem_hook.replay.provider.counting import prompt_tokens
 from openmem_hook.replay.provider.prompt_cache import AnthropicCache
-from tests.clients import __main__ as clients_main
-from tests.clients import installs, page, recording
-from tests.clients import session as clients
-from tests.clients.drivers import CLIENTS
-from tests.clients.installs import InstallError
-from tests.clients.oracles import goes_on
-from tests.clients.recording import Recording
-from tests.clients.session import Row, Session, Turn
 from tests.kit import builders as a
 
 POINTER = "<openmem-pointer>4 messages left.</openmem-pointer>"

@@ -12,20 +12,20 @@ from typing import Any
 import orjson
 import pytest
 
+from clients import recording
+from clients.drivers import CLIENTS, Client
+from clients.oracles import goes_on, histories, marks, nameless, pointers, rewritten, same
+from clients.recording import KEPT, MASK, TAG, WORD, Scrubber, filled, traits
+from clients.scenario import PROMPTS
+from clients.session import Row, rows_of
 from openmem_hook.gateway import identity
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.replay.provider.counting import prompt_tokens
-from tests.clients import recording
-from tests.clients.drivers import CLIENTS, Client
-from tests.clients.oracles import goes_on, histories, marks, nameless, pointers, rewritten, same
-from tests.clients.recording import KEPT, MASK, TAG, WORD, Scrubber, filled, traits
-from tests.clients.scenario import PROMPTS
-from tests.clients.session import Row, rows_of
-from tests.conversation import Conversation, messages_of
-from tests.gateway import events
+from tests.harness.conversation import Conversation, messages_of
+from tests.harness.gateway_process import events
 from tests.kit import builders as a
 from tests.kit.histories import format_of
-from tests.walk import normal
+from tests.kit.prefix import normal
 
 Json = dict[str, Any]
 

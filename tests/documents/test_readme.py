@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from clients import drivers
+from clients import page as clients_page
 from openmem_hook import config
 from openmem_hook.gateway.hook import ContextHook
-from tests.clients import drivers
-from tests.clients import page as clients_page
 from tests.conftest import make_key
 
-REPO = Path(__file__).parent.parent
+REPO = Path(__file__).parents[2]
 DOCUMENTS = [REPO / "README.md", REPO / "CHANGELOG.md", *sorted((REPO / "docs").glob("*.md"))]
 README = (REPO / "README.md").read_text("utf-8")
 SCHEMA = (REPO / "docs/schema.md").read_text("utf-8")
@@ -65,9 +65,9 @@ def test_the_readme_has_the_three_commands_and_nothing_that_is_not_tested_here()
         ("make demo", "exec .venv/bin/python -m demo"),
         ("make serve", "exec .venv/bin/openmem serve"),
         ("make test", ".venv/bin/python -m pytest"),
-        ("make clients", ".venv/bin/python -m tests.clients"),
+        ("make clients", ".venv/bin/python -m clients"),
         ("make laws", "OPENMEM_LAWS_EXAMPLES=3000 .venv/bin/python -m pytest -n 2 --dist worksteal -m laws"),
-        ("make bench", "exec .venv/bin/python -m tests.bench"),
+        ("make bench", "exec .venv/bin/python -m bench"),
         ("make clean", "rm -rf .venv"),
     ],
 )

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from openmem_hook import config
 from openmem_hook.facts import TRIM_COMMAND
 from openmem_hook.formats import typed
 
-REPO = Path(__file__).parent.parent
+REPO = Path(__file__).parents[2]
 PACKAGE = REPO / "openmem_hook"
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))
 OPERATIONS = (REPO / "docs/operations.md").read_text("utf-8")
@@ -154,42 +153,3 @@ def test_ci_runs_make_test_and_two_clients_with_an_empty_home() -> None:
     assert "set -euo pipefail" in script
     assert 'HOME="$(mktemp -d)"' in script
     assert script.rstrip().endswith('make test\nmake clients ARGS="--check --if-reachable codex claude-code-2.1.3"')
-
-
-@pytest.mark.parametrize("tag", ["bash-stderr", "bash-stdout", "command-name", "task-notification"])
-def test_words_typed_after_a_clients_block_are_typed_words(tag: str) -> None:
-    assert typed.classify(f"<{tag}>boom</{tag}>") == "notice"
-    assert typed.classify(f"<{tag}>boom</{tag}>\n<bash-stderr></bash-stderr>") == "notice"
-    assert typed.classify(f"<{tag}>boom</{tag}> Why does this fail with <b>") == "text"
-    assert typed.classify(f"<{tag}>boom</{tag}> Why? <{tag}>x</{tag}>") == "text"
-
-
-def test_a_command_that_a_block_only_quotes_is_no_command() -> None:
-    record = "<command-name>/smart-compact</command-name>"
-    for tag in ("task-notification", "bash-stdout", "local-command-stdout", "system-reminder"):
-        assert typed.classify(f"<{tag}>an agent found {record}</{tag}>") != "command"
-    assert typed.classify(f"<system-reminder>Be brief.</system-reminder>\n{record}") == "command"
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "[Request interrupted by user] No, use the array a[0]",
-        "# AGENTS.md instructions for me: please write one",
-        "Your task is to create a detailed summary of the failing tests, then mend them.",
-    ],
-)
-def test_words_that_begin_like_a_clients_are_typed_words(said: str) -> None:
-    assert typed.classify(said) == "text"
-
-
-def test_many_small_blocks_take_no_longer_than_their_length() -> None:
-    """Ten times the blocks take about ten times as long."""
-    few, many = (_taken("<system-reminder>a</system-reminder>\n" * count) for count in (2_000, 20_000))
-    assert many < 60 * few
-
-
-def _taken(text: str) -> float:
-    begun = time.perf_counter()
-    assert typed.classify(text) == "reminder"
-    return time.perf_counter() - begun

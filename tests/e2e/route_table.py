@@ -1,6 +1,6 @@
 """Which routes of the gateway the plugin serves, found out by sending a long session over each.
 
-    python -m tests.routes          measures all of them and writes docs/routes.md
+    python -m tests.e2e.route_table          measures all of them and writes docs/routes.md
 
 A row is measured by what the provider got: a pointer in it means that the session was trimmed. `plain` is a
 gateway as most have it; `special` has the switches that send requests other ways, and a provider that also
@@ -37,13 +37,23 @@ from starlette.routing import Route
 from websockets.sync.server import ServerConnection, serve
 
 from openmem_hook.replay.provider.counting import prompt_tokens
-from tests.gateway import TAG, UPSTREAM_KEY, Gateway, Upstream, bearer, configuration, events, query, serving
+from tests.harness.gateway_process import (
+    TAG,
+    UPSTREAM_KEY,
+    Gateway,
+    Upstream,
+    bearer,
+    configuration,
+    events,
+    query,
+    serving,
+)
 from tests.kit import builders as a
 from tests.kit.builders import Format, Json
 from tests.kit.provider import app as provider_app
 from tests.kit.provider import running
 
-DOCS = Path(__file__).parent.parent / "docs" / "routes.md"
+DOCS = Path(__file__).parents[2] / "docs" / "routes.md"
 POINTER = "<openmem-pointer>\\n"
 NOTE = "Context management (openmem)"
 PATIENCE_S = 20.0
@@ -224,7 +234,7 @@ def everything(folder: Path) -> Iterator[Everything]:
 
 def _quiet() -> logging.Logger:
     """LiteLLM also knocks on the socket's port without asking for one, which would be told with a traceback."""
-    logger = logging.getLogger("tests.routes.socket")
+    logger = logging.getLogger("tests.e2e.route_table.socket")
     logger.disabled = True
     return logger
 
@@ -357,8 +367,8 @@ async def measure_all(
 PAGE = """\
 # Routes
 
-Measured with LiteLLM {version} by `python -m tests.routes`, which sends a long session over each route of a real
-gateway and looks at what the provider gets. Don't edit this page: a test says when it is out of date.
+Measured with LiteLLM {version} by `python -m tests.e2e.route_table`, which sends a long session over each route of a
+real gateway and looks at what the provider gets. Don't edit this page: a test says when it is out of date.
 
 | route | provider's API | trimmed | usage recorded |
 | --- | --- | --- | --- |

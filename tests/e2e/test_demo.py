@@ -15,7 +15,7 @@ from demo.chart import HEIGHT, WIDTH, chart
 from demo.session import DETAIL, Sent, Session
 from demo.stored import Found, Stored
 
-REPO = Path(__file__).parent.parent
+REPO = Path(__file__).parents[2]
 THROUGH = [Sent(1000, 0), Sent(2000, 1000), Sent(3000, 2000), Sent(1500, 900), Sent(2500, 1500), Sent(1400, 900)]
 DIRECT = [Sent(900 * n, 900 * (n - 1)) for n in range(1, 7)]
 GOOD = Session(THROUGH, DIRECT, [], {"messages": []}, sent_messages=11)

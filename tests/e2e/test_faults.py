@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tests.followed import CLIENTS, Followed, of_provider, of_record
-from tests.gateway import Gateway, until
+from tests.harness.gateway_process import Gateway, until
+from tests.harness.tracked_session import CLIENTS, Followed, of_provider, of_record
 
 pytestmark = pytest.mark.e2e
 

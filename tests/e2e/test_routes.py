@@ -11,14 +11,14 @@ import orjson
 import pytest
 
 from openmem_hook.compaction.wording import NOTE
-from tests.followed import Followed
-from tests.gateway import IDENTITIES, Gateway, Upstream, bearer, events, query, stored, texts, until
+from tests.harness.gateway_process import IDENTITIES, Gateway, Upstream, bearer, events, query, stored, texts, until
+from tests.harness.tracked_session import Followed
 from tests.kit.builders import reminder, text
 from tests.kit.clients import ClaudeCode
 
 pytestmark = pytest.mark.e2e
 
-COMMAND = (Path(__file__).parent.parent / "deploy/commands/smart-compact.md").read_text().rpartition("---\n")[2]
+COMMAND = (Path(__file__).parents[2] / "deploy/commands/smart-compact.md").read_text().rpartition("---\n")[2]
 FORCED: dict[str, tuple[str, list[Any]]] = {
     "typed, with a reminder": ("claude", [reminder("Be brief."), text("/smart-compact")]),
     "a command's record, with its file's text": (

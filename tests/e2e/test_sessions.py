@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.followed import CLIENTS
+from tests.harness.tracked_session import CLIENTS
 
 pytestmark = pytest.mark.e2e
 

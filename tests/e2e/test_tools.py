@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from tests.gateway import Gateway, Upstream, bearer, configuration, events, serving, upstream  # noqa: F401 - a fixture
+from tests.harness.gateway_process import Gateway, Upstream, bearer, configuration, events, serving
 from tests.kit.clients import ClaudeCode
-from tests.tool_client import call
+from tests.kit.mcp_client import call
 
 pytestmark = pytest.mark.e2e
 TRIM_AT = 40_000
@@ -159,7 +159,7 @@ class Answering:
 
 
 @pytest.fixture(scope="module")
-def running(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:  # noqa: F811
+def running(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     config = configuration(upstream.address, trim_at_tokens=TRIM_AT)
     with serving(Gateway(tmp_path_factory.mktemp("asked"), config)) as started:
         yield started
@@ -198,7 +198,7 @@ async def test_with_the_tools_every_question_is_answered_in_one_search_and_witho
     searches: range,
     running: Gateway,
     client: httpx.AsyncClient,
-    upstream: Upstream,  # noqa: F811
+    upstream: Upstream,
 ) -> None:
     lines, questions = made(kind)
     assert len(questions) == 24

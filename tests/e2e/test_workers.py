@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conversation import SESSION_HEADER
-from tests.followed import CLIENTS, Followed, begin, of_provider, of_record
-from tests.gateway import START_S, Gateway, Upstream, bearer, configuration, events, serving, until
+from tests.harness.conversation import SESSION_HEADER
+from tests.harness.gateway_process import START_S, Gateway, Upstream, bearer, configuration, events, serving, until
+from tests.harness.tracked_session import CLIENTS, Followed, begin, of_provider, of_record
 from tests.kit import builders
 from tests.kit.builders import Format, Json
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from openmem_hook.formats.typed import TABLE, classify
@@ -70,3 +72,42 @@ def test_what_no_row_knows_is_typed(text: str) -> None:
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_nothing_is_blank(text: str) -> None:
     assert classify(text) == "blank"
+
+
+@pytest.mark.parametrize("tag", ["bash-stderr", "bash-stdout", "command-name", "task-notification"])
+def test_words_typed_after_a_clients_block_are_typed_words(tag: str) -> None:
+    assert classify(f"<{tag}>boom</{tag}>") == "notice"
+    assert classify(f"<{tag}>boom</{tag}>\n<bash-stderr></bash-stderr>") == "notice"
+    assert classify(f"<{tag}>boom</{tag}> Why does this fail with <b>") == "text"
+    assert classify(f"<{tag}>boom</{tag}> Why? <{tag}>x</{tag}>") == "text"
+
+
+def test_a_command_that_a_block_only_quotes_is_no_command() -> None:
+    record = "<command-name>/smart-compact</command-name>"
+    for tag in ("task-notification", "bash-stdout", "local-command-stdout", "system-reminder"):
+        assert classify(f"<{tag}>an agent found {record}</{tag}>") != "command"
+    assert classify(f"<system-reminder>Be brief.</system-reminder>\n{record}") == "command"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[Request interrupted by user] No, use the array a[0]",
+        "# AGENTS.md instructions for me: please write one",
+        "Your task is to create a detailed summary of the failing tests, then mend them.",
+    ],
+)
+def test_words_that_begin_like_a_clients_are_typed_words(said: str) -> None:
+    assert classify(said) == "text"
+
+
+def test_many_small_blocks_take_no_longer_than_their_length() -> None:
+    """Ten times the blocks take about ten times as long."""
+    few, many = (_taken("<system-reminder>a</system-reminder>\n" * count) for count in (2_000, 20_000))
+    assert many < 60 * few
+
+
+def _taken(text: str) -> float:
+    begun = time.perf_counter()
+    assert classify(text) == "reminder"
+    return time.perf_counter() - begun

@@ -18,7 +18,7 @@ from openmem_hook.store.sessions import unpack
 from tests.conftest import CALL_TYPES, make_key
 from tests.kit.prefix import broken_at, canonical, check
 
-CORPUS = Path(os.environ.get("OPENMEM_CORPUS") or Path(__file__).parents[1].parent / "shared/corpus")
+CORPUS = Path(os.environ.get("OPENMEM_CORPUS") or Path(__file__).parents[3] / "shared/corpus")
 FILES = sorted(CORPUS.glob("*/*.jsonl.xz"))
 SHORT = ("c2b51eb0",)
 """Sessions that end below the default limit."""

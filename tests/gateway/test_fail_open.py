@@ -23,9 +23,7 @@ from openmem_hook.gateway import identity, models
 from openmem_hook.store import catalog, database, fulltext, sessions
 from openmem_hook.store.pool import File
 from tests.conftest import CALL_TYPES, make_key
-from tests.kit.builders import Format, Json, session
-from tests.kit.prefix import broken_at
-from tests.outage import (
+from tests.harness.outage import (
     DAMAGES,
     FIRST_TRIM,
     FORMATS,
@@ -42,6 +40,8 @@ from tests.outage import (
     messages_of,
     slow,
 )  # fmt: skip
+from tests.kit.builders import Format, Json, session
+from tests.kit.prefix import broken_at
 
 formats = pytest.mark.parametrize("fmt", FORMATS)
 

@@ -29,9 +29,7 @@ from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.watch import EVERY_S, Watch
 from openmem_hook.store import names, sessions
 from tests.conftest import CALL_TYPES, make_key
-from tests.kit.builders import Format, Json, assistant, body, chat, responses, results, tool_result, tool_use, user
-from tests.kit.prefix import canonical
-from tests.outage import (
+from tests.harness.outage import (
     FIRST_TRIM,
     FORMATS,
     STRIKES,
@@ -43,6 +41,8 @@ from tests.outage import (
     messages_of,
     sent,
 )
+from tests.kit.builders import Format, Json, assistant, body, chat, responses, results, tool_result, tool_use, user
+from tests.kit.prefix import canonical
 
 formats = pytest.mark.parametrize("fmt", FORMATS)
 SECRET = "zq-hidden-words-7431"

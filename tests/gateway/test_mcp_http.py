@@ -1,4 +1,4 @@
-"""The MCP endpoint as clients speak to it: in process first, then on the real gateway with two identities."""
+"""The MCP endpoint as clients speak to it: in process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from litellm.proxy.auth.route_checks import RouteChecks
 from openmem_hook.gateway import identity, routes
 from openmem_hook.tools import TOOLS
 from tests.conftest import make_key
-from tests.conversation import Conversation
-from tests.gateway import bearer, gateway, http, query, upstream  # noqa: F401 - fixtures
+from tests.harness.conversation import Conversation
+from tests.harness.filled_store import Shelf, number
+from tests.harness.gateway_process import query
 from tests.kit.builders import user
-from tests.kit.clients import ClaudeCode
-from tests.shelf import Shelf, number
-from tests.tool_client import ACCEPT, call, rpc
+from tests.kit.mcp_client import ACCEPT, call, rpc
 
 PROXY = SimpleNamespace(master_key="sk-x", user_custom_auth=None, general_settings={})
 
@@ -162,20 +161,3 @@ def test_an_ordinary_virtual_key_may_reach_the_route_and_a_restricted_one_needs_
         RouteChecks.is_virtual_key_allowed_to_call_route(routes.PATH, limited)
     named = UserAPIKeyAuth(api_key="sk-1", allowed_routes=["llm_api_routes", routes.PATH])
     assert RouteChecks.is_virtual_key_allowed_to_call_route(routes.PATH, named)
-
-
-# --- the real gateway ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.e2e
-async def test_two_people_on_the_real_gateway_find_their_own(gateway, http: httpx.AsyncClient) -> None:  # noqa: F811
-    for name in ("alice", "bob", "first", "second"):
-        agent = ClaudeCode(http, model="claude-kit", session="tag-mcp", headers=bearer(name))
-        await agent.say(f"tag-mcp needle-of-{name} [[calls:1 size:300]]")
-    for name in ("alice", "bob", "first", "second"):
-        text, failed = await call(http, "smart_compact_search", bearer(name) | ACCEPT, query="needle-of-*", role="all")
-        assert not failed
-        assert {other for other in ("alice", "bob", "first", "second") if f"needle-of-{other}" in text} == {name}
-    refused = await http.post(routes.PATH, json={}, headers={"authorization": "Bearer sk-nobody", **ACCEPT})
-    assert refused.is_error
-    assert b"needle" not in refused.content

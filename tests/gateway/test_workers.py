@@ -10,11 +10,11 @@ from random import Random
 import pytest
 
 from tests.conftest import CALL_TYPES, make_key
+from tests.gateway.worker_processes import Worker, workers
+from tests.harness.outage import FIRST_TRIM, FORMATS, TIGHT, Store, coding, from_gateway, messages_of, sent
 from tests.kit.builders import Format, Json
 from tests.kit.histories import growth
 from tests.kit.prefix import broken_at, canonical
-from tests.outage import FIRST_TRIM, FORMATS, TIGHT, Store, coding, from_gateway, messages_of, sent
-from tests.processes import Worker, workers
 
 formats = pytest.mark.parametrize("fmt", FORMATS)
 TIMES = 50

@@ -23,12 +23,12 @@ from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.watch import Watch
 from tests.conftest import CALL_TYPES, make_key
+from tests.harness.outage import TIGHT, from_gateway, sent
 from tests.kit.builders import Json
 from tests.kit.histories import format_of
-from tests.outage import TIGHT, from_gateway, sent
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.processes"])
+_FORKS.set_forkserver_preload(["tests.gateway.worker_processes"])
 PATIENCE_S = 60.0
 
 

@@ -29,9 +29,9 @@ import pytest
 from demo.gateway import KEPT_VARIABLES, OFFLINE, end, free_port, wait_for_answer
 from openmem_hook.store.sessions import unpack
 from tests.kit.builders import Format
+from tests.kit.prefix import normal
 from tests.kit.provider import running
 from tests.kit.provider_state import Provider, Reply
-from tests.walk import normal
 
 Json = dict[str, Any]
 

@@ -28,7 +28,7 @@ from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.store import database
 from openmem_hook.store.sessions import unpack
 from tests.conftest import CALL_TYPES, make_key
-from tests.conversation import SESSION_HEADER, faults
+from tests.harness.conversation import SESSION_HEADER, faults
 from tests.kit import builders
 from tests.kit.builders import Format, Json
 from tests.kit.filler import listing, prose

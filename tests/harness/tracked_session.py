@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway import TRIM_AT, Gateway, Upstream, bearer, events, stored, until
+from tests.harness.gateway_process import TRIM_AT, Gateway, Upstream, bearer, events, stored, until
 from tests.kit.agent import Agent
 from tests.kit.clients import ClaudeCode, Codex, OpenCode
-from tests.walk import normal
+from tests.kit.prefix import normal
 
 Json = dict[str, Any]
 

@@ -15,11 +15,18 @@ from openmem_hook.replay.provider.issued import Issued
 from .builders import Format
 
 __all__ = [
-    "assert_accepted", "assert_prefix", "assert_untouched", "blocks", "broken_at", "canonical", "check", "unchanged",
-    "unmarked",
+    "assert_accepted", "assert_prefix", "assert_untouched", "blocks", "broken_at", "canonical", "check", "normal",
+    "unchanged", "unmarked",
 ]  # fmt: skip
 
 Body = dict[str, Any]
+
+
+def normal(message: Any) -> bytes:
+    """A message as canonical JSON: a string equals a list of one text block, breakpoints aside."""
+    if isinstance(message, dict) and isinstance(message.get("content"), str):
+        message = {**message, "content": [{"type": "text", "text": message["content"]}]}
+    return canonical(message)
 
 
 def assert_prefix(previous_out: Body, next_out: Body, fmt: Format) -> None:

@@ -339,7 +339,7 @@ def test_it_runs_on_a_real_port_and_cuts_a_stream() -> None:
 
 
 def test_it_starts_as_a_process_and_records(tmp_path: Path) -> None:
-    record, root = tmp_path / "log.jsonl", Path(__file__).parent.parent
+    record, root = tmp_path / "log.jsonl", Path(__file__).parents[2]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -22,10 +22,10 @@ from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.watch import Watch
 from openmem_hook.store.sessions import unpack
 from tests.conftest import CALL_TYPES, make_key
-from tests.conversation import SESSION_HEADER, faults
+from tests.harness.conversation import SESSION_HEADER, faults
 from tests.kit.builders import Json
 from tests.kit.histories import format_of
-from tests.kit.prefix import broken_at, canonical, unchanged
+from tests.kit.prefix import broken_at, normal, unchanged
 
 T = TypeVar("T")
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -130,10 +130,3 @@ class Walk:
         fmt = format_of(before)
         at = broken_at(before, after, fmt)
         assert at is None, f"L2: prefix broken at block {at}"
-
-
-def normal(message: Any) -> bytes:
-    """A message as canonical JSON: a string equals a list of one text block, breakpoints aside."""
-    if isinstance(message, dict) and isinstance(message.get("content"), str):
-        message = {**message, "content": [{"type": "text", "text": message["content"]}]}
-    return canonical(message)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from openmem_hook.compaction.wording import NOTE
 from tests.kit.builders import Format, Json
 from tests.kit.histories import bodies, drift, edit, fork, growth, rewind, turns_of
-from tests.kit.prefix import canonical
-from tests.walk import SMALL, Walk, normal, walking
+from tests.kit.prefix import canonical, normal
+from tests.laws.checked_session import SMALL, Walk, walking
 
 EXAMPLES = int(os.environ.get("OPENMEM_LAWS_EXAMPLES", "300"))
 FORMATS: tuple[Format, ...] = ("anthropic", "chat", "responses")

@@ -22,7 +22,7 @@ from openmem_hook.replay.summary import summary, total
 from openmem_hook.replay.trial import run
 from openmem_hook.store.pool import SessionBusyError
 from tests.kit.filler import listing
-from tests.test_replay import Claude, call
+from tests.replay.test_readers import Claude, call
 
 Json = dict[str, Any]
 SECRET = "hunter2-in-the-transcript"
@@ -335,7 +335,7 @@ def test_a_long_name_keeps_both_ends() -> None:
 
 # --- the document -------------------------------------------------------------------------------------------
 
-DOCUMENT = (Path(__file__).parents[1] / "docs/replay.md").read_text("utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs/replay.md").read_text("utf-8")
 
 
 def test_every_option_and_every_field_is_documented(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,9 +17,9 @@ from openmem_hook.replay.summary import CLOSE, summary
 from openmem_hook.replay.trial import run
 from tests.kit.prefix import check
 
-CORPUS = Path(os.environ.get("OPENMEM_CORPUS") or Path(__file__).parents[1].parent / "shared/corpus")
+CORPUS = Path(os.environ.get("OPENMEM_CORPUS") or Path(__file__).parents[3] / "shared/corpus")
 FILES = sorted(CORPUS.glob("*/*.jsonl.xz"))[::2]
-"""Every other one: all of them go through the hook in `test_corpus.py`."""
+"""Every other one: all of them go through the hook in `tests/gateway/test_corpus.py`."""
 CLAUDE = [path for path in FILES if path.parent.name == "claude-code"]
 
 pytestmark = pytest.mark.skipif(not FILES, reason=f"no corpus at {CORPUS}")

@@ -13,10 +13,10 @@ import pytest
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.store import database, fulltext, sessions
 from openmem_hook.store.pool import Live
-from tests.conversation import Conversation
+from tests.harness.conversation import Conversation
+from tests.harness.outage import assert_in_step
 from tests.kit.builders import session
 from tests.kit.histories import growth
-from tests.outage import assert_in_step
 
 NewHook = Callable[..., ContextHook]
 SETTLED_S = 30

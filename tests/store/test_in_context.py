@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from openmem_hook.gateway.hook import ContextHook
-from tests.conversation import Conversation
+from tests.harness.conversation import Conversation
 from tests.kit.builders import assistant, session, user
 from tests.kit.filler import listing
 from tests.kit.histories import growth

@@ -12,7 +12,7 @@ import pytest
 from openmem_hook.store import patterns, queries, words
 from openmem_hook.store.database import migrations
 from openmem_hook.store.queries import Filters
-from tests.shelf import LARGE, NOW, Row, Shelf, found_lines, number, reply, result, said
+from tests.harness.filled_store import LARGE, NOW, Row, Shelf, found_lines, number, reply, result, said
 
 
 @pytest.fixture

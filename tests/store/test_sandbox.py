@@ -16,7 +16,7 @@ import pytest
 
 from openmem_hook.store import wall
 from openmem_hook.store.wall import RefusedError, Table
-from tests.shelf import Shelf, result, said
+from tests.harness.filled_store import Shelf, result, said
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_what_agents_ask_for_works(name: str, ask) -> None:
 
 
 def test_every_example_of_the_documented_schema_is_let_through(ask) -> None:
-    text = (Path(__file__).parent.parent / "docs/schema.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs/schema.md").read_text("utf-8")
     examples = re.findall(r"^```sql\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert len(examples) > 5
     for sql in examples:

@@ -28,7 +28,7 @@ from openmem_hook.store.sessions import SessionState, pack, unpack
 from openmem_hook.store.waiting import Ticket
 from openmem_hook.text import searchable
 from openmem_hook.tokens import Sizes
-from tests.outage import Failing, assert_in_step, error, failing, striking
+from tests.harness.outage import Failing, assert_in_step, error, failing, striking
 
 KINDS = ("catalog", "session")
 kinds = pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ import pytest
 from openmem_hook import compactor
 from openmem_hook.store import breather, sessions
 from openmem_hook.store.breather import WORK_SHARE, Breather
-from tests.outage import Client
+from tests.harness.outage import Client
 
 
 class Machine:

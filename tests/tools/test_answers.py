@@ -16,9 +16,9 @@ from openmem_hook import __version__
 from openmem_hook.store import names
 from openmem_hook.tools import GET_CHARS, TOOLS, Caller
 from openmem_hook.tools.status import status
-from tests.conversation import Conversation, messages_of
+from tests.harness.conversation import Conversation, messages_of
+from tests.harness.filled_store import LARGE, NOW, Row, Shelf, found_lines, number, reply, result, said
 from tests.kit.builders import assistant, results, tool_result, user
-from tests.shelf import LARGE, NOW, Row, Shelf, found_lines, number, reply, result, said
 
 
 @pytest.fixture
@@ -385,7 +385,7 @@ def test_a_gateway_that_was_not_restarted_after_an_update_is_told_so() -> None:
 
 
 def test_the_table_of_tools_is_what_the_documents_say() -> None:
-    text = (Path(__file__).parent.parent / "docs/tools.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs/tools.md").read_text("utf-8")
     for tool in TOOLS.values():
         assert tool.meta["anthropic/alwaysLoad"] is True
         section = text.partition(f"\n## {tool.name}\n")[2].partition("\n## ")[0]

@@ -14,7 +14,7 @@ import pytest
 from openmem_hook.mcp_server import NoTenantError, folder_of
 from openmem_hook.store import names
 from openmem_hook.tools import TOOLS
-from tests.shelf import Shelf
+from tests.harness.filled_store import Shelf
 
 OPENMEM = str(Path(sys.executable).with_name("openmem"))
 

@@ -14,9 +14,9 @@ from openmem_hook.gateway import identity
 from openmem_hook.store import names
 from openmem_hook.tools import TOOLS, Caller
 from tests.conftest import make_key
-from tests.conversation import Conversation
+from tests.harness.conversation import Conversation
+from tests.harness.filled_store import Shelf
 from tests.kit.builders import assistant, results, tool_result, user
-from tests.shelf import Shelf
 
 CANARY = "canary-{}-7f3a9"
 LONG = "\n".join(f"line {n} of a long result" for n in range(3_000))
