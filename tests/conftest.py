@@ -28,6 +28,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path.name == INSTALLED_CLIENTS and "clients" not in config.option.markexpr else None
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A test is named by the beginning of a long text: some are of a megabyte."""
+    return f"{ascii(val[:60])[1:-1]}..." if isinstance(val, str) and len(val) > 100 else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that run the real gateway share it by file, those of an installed agent by agent: one worker takes them

@@ -8,6 +8,7 @@ import re
 import shlex
 import sqlite3
 import subprocess
+import sys
 import tomllib
 from contextlib import closing
 from pathlib import Path
@@ -65,6 +66,7 @@ def test_the_readme_has_the_three_commands_and_nothing_that_is_not_tested_here()
         ("make demo", "exec .venv/bin/python -m demo"),
         ("make serve", "exec .venv/bin/openmem serve"),
         ("make test", ".venv/bin/python -m pytest"),
+        ("make test-fast", ".venv/bin/python -m pytest -p tests.no_litellm tests/"),
         ("make clients", ".venv/bin/python -m clients"),
         ("make laws", "OPENMEM_LAWS_EXAMPLES=3000 .venv/bin/python -m pytest -n 2 --dist worksteal -m laws"),
         ("make bench", "exec .venv/bin/python -m bench"),
@@ -81,6 +83,14 @@ def test_what_shares_a_gateway_runs_on_one_worker(request: pytest.FixtureRequest
     if not request.config.getoption("loadgroup", default=False):
         pytest.skip("this run has no groups: make test has")
     assert request.node.nodeid.endswith("@one")
+
+
+def test_the_fast_tests_do_not_import_litellm(tmp_path: Path) -> None:
+    """Their modules, in a process of their own; what they import while they run is refused by the command itself."""
+    words = shlex.split(sh("make test-fast --dry-run", tmp_path))
+    collect = [sys.executable, *words[1:], "--collect-only"]
+    done = subprocess.run(collect, cwd=REPO, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_make_alone_lists_every_target(tmp_path: Path) -> None:
