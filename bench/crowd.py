@@ -22,7 +22,7 @@ import httpx
 from bench.estimates import quantile
 from bench.figures import Figure, Section
 from bench.growing import bodies, messages
-from bench.served import HEADERS, HUGE, PLUGIN, Served, config, gateway, provider
+from bench.servers import HEADERS, HUGE, PLUGIN, Server, config, gateway, provider
 
 SEED = 0
 SESSIONS = 50
@@ -113,7 +113,7 @@ async def _ask(http: httpx.AsyncClient, address: str, raw: bytes, tally: Tally) 
         tally.came_in += len(raw)
 
 
-async def served(gateway_: Served, histories: Histories, pause_s: float, seconds: float) -> Tally:
+async def served(gateway_: Server, histories: Histories, pause_s: float, seconds: float) -> Tally:
     await _warmed_up(gateway_.address, histories)
     begins = time.perf_counter() + RAMP_S
     tally = Tally(begins, begins + seconds)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench import remembered, timed
+from bench import recall_parts, timing_parts
 from bench.figures import Section
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -23,7 +23,7 @@ RESULTS = DOCS / "benchmarks"
 PAGE = DOCS / "benchmarks.md"
 PACKAGES = ("openmem-hook", "litellm", "cliffcompaction", "tokenizers")
 
-Held = Mapping[str, Any]
+Result = Mapping[str, Any]
 
 
 def keep(section: Section, load: float | None = None) -> None:
@@ -72,27 +72,27 @@ def load() -> dict[str, dict[str, Any]]:
     return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("*.json"))}
 
 
-def page(results: Mapping[str, Held]) -> str:
+def page(results: Mapping[str, Result]) -> str:
     """The whole document."""
     parts = [_TOP.format(answers=_answers(results))]
     for name, part in _PARTS.items():
         if name in results:
             parts += part(results[name])
-    parts += timed.promises(results)
+    parts += timing_parts.promises(results)
     parts.append(_END.format(made=_made(results)))
     return "\n".join(parts)
 
 
-def _answers(results: Mapping[str, Held]) -> str:
-    lines = [*remembered.answers(results), *timed.answers(results)]
+def _answers(results: Mapping[str, Result]) -> str:
+    lines = [*recall_parts.answers(results), *timing_parts.answers(results)]
     return "\n".join(textwrap.fill(f"- {line}", 120, subsequent_indent="  ") for line in lines)
 
 
-def _made(results: Mapping[str, Held]) -> str:
+def _made(results: Mapping[str, Result]) -> str:
     return "\n".join(_made_so(name, held) for name, held in results.items())
 
 
-def _made_so(name: str, held: Held) -> str:
+def _made_so(name: str, held: Result) -> str:
     made, machine = held.get("made", {}), held["machine"]
     versions = held["versions"] | made.get("peers", {})
     said = [", ".join(f"{package} {version}" for package, version in versions.items())]
@@ -131,14 +131,14 @@ _END = """\
 {made}
 """
 
-_PARTS: Mapping[str, Callable[[Held], Iterator[str]]] = {
-    "recall": remembered.recall,
-    "needed": remembered.needed,
-    "rereads": remembered.rereads,
-    "graded": timed.graded,
-    "peers": timed.peers,
-    "roundtrips": timed.roundtrips,
-    "crowd": timed.crowd,
+_PARTS: Mapping[str, Callable[[Result], Iterator[str]]] = {
+    "recall": recall_parts.recall,
+    "needed": recall_parts.needed,
+    "rereads": recall_parts.rereads,
+    "graded": timing_parts.graded,
+    "peers": timing_parts.peers,
+    "roundtrips": timing_parts.roundtrips,
+    "crowd": timing_parts.crowd,
 }
 
 

@@ -53,7 +53,7 @@ class Point:
 
 
 @dataclass(slots=True)
-class Graded:
+class GradedSession:
     """The points of one session and model, and the relative errors found for it."""
 
     session: str
@@ -80,7 +80,7 @@ def sizes_of(parts: Sequence[Part], measure: Measure) -> Sizes:
     return total
 
 
-class _Measured:
+class _Measurement:
     """Sizes and turn starts of messages, each message object looked at once."""
 
     def __init__(self, adapter: Adapter, measure: Measure) -> None:
@@ -101,7 +101,7 @@ def _total(sizes: Sequence[Sizes]) -> Sizes:
     return sum(sizes, ZERO)
 
 
-def _left(messages: Sequence[Any], measured: _Measured, model: str) -> Sizes:
+def _left(messages: Sequence[Any], measured: _Measurement, model: str) -> Sizes:
     """Thinking of the turns before the last one, where the provider drops it."""
     if not tokens.drops_thinking(model):
         return ZERO
@@ -109,13 +109,13 @@ def _left(messages: Sequence[Any], measured: _Measured, model: str) -> Sizes:
     return _total([measured(raw)[0].thought() for raw in messages[: starts[-1]]]) if starts else ZERO
 
 
-def points(session: Session, measure: Measure) -> Iterator[Graded]:
-    """The session's recorded requests, one `Graded` a model."""
+def points(session: Session, measure: Measure) -> Iterator[GradedSession]:
+    """The session's recorded requests, one `GradedSession` a model."""
     adapter = adapter_named(session.format)
     assert adapter is not None
-    measured = _Measured(adapter, measure)
+    measured = _Measurement(adapter, measure)
     found: dict[int, Point] = {}
-    by_model: dict[str, Graded] = {}
+    by_model: dict[str, GradedSession] = {}
     for index, step in enumerate(session.steps):
         if step.recorded is None or not step.recorded.prompt_tokens:
             continue
@@ -132,7 +132,7 @@ def points(session: Session, measure: Measure) -> Iterator[Graded]:
             since.recorded.output_tokens if since and since.recorded else None,
             _total([measured(raw)[0] for raw in fresh[:reply]]),
         )
-        graded = by_model.setdefault(step.model, Graded(session.path.name.split(".")[0], step.model, []))
+        graded = by_model.setdefault(step.model, GradedSession(session.path.name.split(".")[0], step.model, []))
         graded.points.append(found[index])
     yield from by_model.values()
 
@@ -159,7 +159,7 @@ def _learn(calibration: Calibration, span: Sequence[Point], since: Point) -> Cal
     return tokens.learn(calibration, sizes, span[-1].prompt - since.prompt)
 
 
-def next_request(graded: Graded, start: Calibration, reported_answer: bool = False) -> list[float]:
+def next_request(graded: GradedSession, start: Calibration, reported_answer: bool = False) -> list[float]:
     """Relative errors of every request's estimate, made from the reports before it."""
     learned: dict[int, Calibration] = {}
     errors = []
@@ -198,7 +198,7 @@ class _Ledger:
         self.known = len(chain) - 1
 
 
-def _ledgers(graded: Graded, start: Calibration, offset: int) -> Iterator[tuple[list[Point], _Ledger]]:
+def _ledgers(graded: GradedSession, start: Calibration, offset: int) -> Iterator[tuple[list[Point], _Ledger]]:
     """Each request with the ledger as it stood before its own report, every fifth report of a branch lost."""
     after: dict[int, _Ledger] = {}
     for point in graded.points:
@@ -211,7 +211,7 @@ def _ledgers(graded: Graded, start: Calibration, offset: int) -> Iterator[tuple[
             ledger.report(chain)
 
 
-def after_cut(graded: Graded, start: Calibration, measured: bool, offset: int = HELD_EVERY - 1) -> list[float]:
+def after_cut(graded: GradedSession, start: Calibration, measured: bool, offset: int = HELD_EVERY - 1) -> list[float]:
     """Relative errors of the size after every cut the issue grades."""
     errors: list[float] = []
     for chain, ledger in _ledgers(graded, start, offset):
@@ -233,7 +233,7 @@ def _cuts(chain: Sequence[Point], ledger: _Ledger, measured: bool) -> Iterator[f
             yield abs(estimate - true) / true
 
 
-def carried(graded: Graded, others: Sequence[Graded], start: Start) -> Calibration:
+def carried(graded: GradedSession, others: Sequence[GradedSession], start: Start) -> Calibration:
     """What the other sessions of the same model leave behind, one after the other."""
     calibration = start(graded.model)
     for other in others:
@@ -244,7 +244,7 @@ def carried(graded: Graded, others: Sequence[Graded], start: Start) -> Calibrati
     return calibration
 
 
-def load(corpus: Path, measure: Measure = tokens.measure) -> list[Graded]:
+def load(corpus: Path, measure: Measure = tokens.measure) -> list[GradedSession]:
     """All sessions of a corpus that were recorded, Claude Code's first."""
     return [
         graded
@@ -258,7 +258,7 @@ def starting(model: str) -> Calibration:
     return tokens.starting(model, None)
 
 
-def grade(sessions: Sequence[Graded], start: Start = starting, quick: bool = False) -> None:
+def grade(sessions: Sequence[GradedSession], start: Start = starting, quick: bool = False) -> None:
     """Fill in the errors. `quick` leaves out what only the comparison does without: measured growth, warm starts."""
     for graded in sessions:
         cold = start(graded.model)
@@ -270,11 +270,13 @@ def grade(sessions: Sequence[Graded], start: Start = starting, quick: bool = Fal
             graded.errors["answer"] = next_request(graded, cold, True)
 
 
-def is_claude(graded: Graded) -> bool:
+def is_claude(graded: GradedSession) -> bool:
     return "claude" in graded.model
 
 
-def pooled(sessions: Sequence[Graded], what: str, wanted: Callable[[Graded], bool] = is_claude) -> list[float]:
+def pooled(
+    sessions: Sequence[GradedSession], what: str, wanted: Callable[[GradedSession], bool] = is_claude
+) -> list[float]:
     return [error for graded in sessions if wanted(graded) for error in graded.errors.get(what, [])]
 
 
@@ -386,7 +388,7 @@ def _percent(share: float) -> str:
     return f"{share * 100:.2f}"
 
 
-def _row(name: str, sessions: Sequence[Graded], wanted: Callable[[Graded], bool]) -> list[str]:
+def _row(name: str, sessions: Sequence[GradedSession], wanted: Callable[[GradedSession], bool]) -> list[str]:
     chosen = [graded for graded in sessions if wanted(graded)]
     row = [name, str(len(chosen)), str(len(pooled(chosen, "next", wanted)))]
     row += [_percent(mean(pooled(chosen, what, wanted))) for what in ("next", "next+", "answer")]
@@ -419,7 +421,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def report(sessions: Sequence[Graded]) -> list[list[str]]:
+def report(sessions: Sequence[GradedSession]) -> list[list[str]]:
     models = sorted({graded.model for graded in sessions}, key=lambda model: ("claude" not in model, model))
     rows = [_row(model, sessions, lambda graded, model=model: graded.model == model) for model in models]  # type: ignore[misc]
     return [*rows, _row("all Claude", sessions, is_claude)]

@@ -48,7 +48,7 @@ def family(model: str) -> str:
     return model.split("[")[0].removesuffix("-latest").rsplit("-20", 1)[0]
 
 
-def _rows(sessions: Sequence[estimates.Graded]) -> Iterator[dict[str, Any]]:
+def _rows(sessions: Sequence[estimates.GradedSession]) -> Iterator[dict[str, Any]]:
     """One a model family, Claude first."""
     names = sorted({family(one.model) for one in sessions}, key=lambda name: ("claude" not in name, name))
     for name in names:
@@ -56,7 +56,7 @@ def _rows(sessions: Sequence[estimates.Graded]) -> Iterator[dict[str, Any]]:
         yield {"family": name, "sessions": len({one.session for one in chosen}), **_errors(chosen)}
 
 
-def _errors(chosen: Sequence[estimates.Graded]) -> dict[str, Any]:
+def _errors(chosen: Sequence[estimates.GradedSession]) -> dict[str, Any]:
     """How many, and per cent; None of nothing."""
     found: dict[str, Any] = {}
     for what, said in (("next", "next_cold"), ("next+", "next_carried"), ("answer", "next_answer")):

@@ -9,13 +9,13 @@ from bench.markdown import percent, plural, table
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
-Held = Mapping[str, Any]
+Result = Mapping[str, Any]
 """A kept result: `rows`, and how they were made."""
 
 # --- recall -------------------------------------------------------------------------------------------------
 
 
-def recall(held: Held) -> Iterator[str]:
+def recall(held: Result) -> Iterator[str]:
     rows: Rows = held["rows"]
     yield _RECALL
     for task in dict.fromkeys(row["task"] for row in rows):
@@ -53,7 +53,7 @@ WAYS = {
 }
 
 
-def needed(held: Held) -> Iterator[str]:
+def needed(held: Result) -> Iterator[str]:
     rows: Rows = held["rows"]
     yield _NEEDED.format(boundaries=len(rows), sessions=len({row["session"] for row in rows}))
     kinds = list(rows[0]["needed"])
@@ -84,7 +84,7 @@ def _kinds(rows: Rows, way: str, kinds: Sequence[str]) -> list[str]:
     return [percent(_all(rows, way, group), _all(rows, "needed", group)) for group in groups]
 
 
-def rereads(held: Held) -> Iterator[str]:
+def rereads(held: Result) -> Iterator[str]:
     rows: Rows = held["rows"]
     yield _REREADS
     keys = ("reads", "reads_again", "files_again", "plain", "neighbours")
@@ -108,7 +108,7 @@ def _of(sums: Mapping[str, int], key: str) -> tuple[int, str]:
 # --- answers ------------------------------------------------------------------------------------------------
 
 
-def answers(results: Mapping[str, Held]) -> Iterator[str]:
+def answers(results: Mapping[str, Result]) -> Iterator[str]:
     """What a user wants to know, a line each."""
     if "recall" in results:
         yield from _recall_answers(results["recall"]["rows"])
@@ -123,7 +123,7 @@ def answers(results: Mapping[str, Held]) -> Iterator[str]:
         )
 
 
-def _reread(results: Mapping[str, Held]) -> str:
+def _reread(results: Mapping[str, Result]) -> str:
     if "rereads" not in results:
         return ""
     rows = results["rereads"]["rows"]

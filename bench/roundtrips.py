@@ -22,7 +22,7 @@ from bench.environments import PEERS
 from bench.estimates import quantile
 from bench.figures import Figure, Section
 from bench.peers import CUT_OFF_S, SEED, SIZES_MB, plan
-from bench.served import HEADERS, HUGE, PLUGIN, Served, config, gateway, process, provider
+from bench.servers import HEADERS, HUGE, PLUGIN, Server, config, gateway, process, provider
 
 ROUNDS = 15
 NO_GROWTH = (1_000_000,) * len(SIZES_MB)
@@ -30,37 +30,37 @@ NO_GROWTH = (1_000_000,) * len(SIZES_MB)
 TRIM_AT = 125_000
 
 
-def _nothing(stack: ExitStack, folder: Path, behind: str) -> Served:
+def _nothing(stack: ExitStack, folder: Path, behind: str) -> Server:
     return stack.enter_context(gateway(folder, config(behind, folder, [])))
 
 
-def _openmem(stack: ExitStack, folder: Path, behind: str) -> Served:
+def _openmem(stack: ExitStack, folder: Path, behind: str) -> Server:
     return stack.enter_context(gateway(folder, config(behind, folder, [PLUGIN])))
 
 
-def _distil(stack: ExitStack, folder: Path, behind: str) -> Served:
+def _distil(stack: ExitStack, folder: Path, behind: str) -> Server:
     hook = "distil.integrations.litellm_hook.proxy_handler_instance"
     return stack.enter_context(gateway(folder, config(behind, folder, [hook]), PEERS["distil"].site))
 
 
-def _litellm(stack: ExitStack, folder: Path, behind: str) -> Served:
+def _litellm(stack: ExitStack, folder: Path, behind: str) -> Server:
     given = {"compression_interception_params": {"enabled": True, "compression_trigger": TRIM_AT}}
     return stack.enter_context(gateway(folder, config(behind, folder, ["compression_interception"], **given)))
 
 
-def _cliff(stack: ExitStack, folder: Path, behind: str) -> Served:
+def _cliff(stack: ExitStack, folder: Path, behind: str) -> Server:
     threshold = ["--threshold", str(TRIM_AT), "--anthropic-upstream", behind]
     command = [str(PEERS["CliffCompaction"].python), "-m", "cliffcompaction", "serve", "--port", "{port}", *threshold]
     return _behind(stack, folder, process(folder / "proxy", command, "/__cliff__/status"))
 
 
-def _kompact(stack: ExitStack, folder: Path, behind: str) -> Served:
+def _kompact(stack: ExitStack, folder: Path, behind: str) -> Server:
     own = ["--host", "127.0.0.1", "--port", "{port}", "--no-otel", "--anthropic-base-url", behind]
     command = [str(PEERS["Kompact"].folder / "bin" / "kompact"), "proxy", *own]
     return _behind(stack, folder, process(folder / "proxy", command))
 
 
-def _behind(stack: ExitStack, folder: Path, proxy: AbstractContextManager[Served]) -> Served:
+def _behind(stack: ExitStack, folder: Path, proxy: AbstractContextManager[Server]) -> Server:
     """A gateway without a hook, before a proxy."""
     second = stack.enter_context(proxy)
     return replace(_nothing(stack, folder / "gateway", second.address), behind=second)
@@ -93,7 +93,7 @@ class Cell:
 @dataclass(slots=True)
 class Way:
     name: str
-    served: Served | None
+    served: Server | None
     """None: the provider itself."""
     address: str
     cells: list[Cell]
@@ -168,7 +168,7 @@ def run(folder: Path, quick: bool) -> Section:
 
 def _started(
     stack: ExitStack, folder: Path, behind: str, names: Sequence[str]
-) -> Iterator[tuple[str, ExitStack, Served]]:
+) -> Iterator[tuple[str, ExitStack, Server]]:
     """Side by side: most of a gateway's start is one core's work."""
     stacks = [stack.enter_context(ExitStack()) for _ in names]
     with ThreadPoolExecutor(len(names)) as pool:

@@ -23,7 +23,7 @@ from bench.speed import Heartbeat
 from openmem_hook.compactor import Compactor
 from openmem_hook.store import catalog, names
 from openmem_hook.tools import Answer, Caller, Desk
-from tests.harness.filled_store import NOW, Row, Shelf, result, said
+from tests.harness.filled_store import NOW, FilledStore, Row, result, said
 
 OWNER = "user:searcher"
 SESSION_MB = 20
@@ -86,7 +86,7 @@ def _prose(draw: random.Random) -> str:
 
 
 def run(folder: Path, quick: bool) -> Section:
-    one = Shelf(folder / "one" / "context")
+    one = FilledStore(folder / "one" / "context")
     session = one.put(rows(random.Random(1), SESSION_MB / (8 if quick else 1)), owner=OWNER)
     figures = _one_session(one, session)
     one.close()
@@ -97,7 +97,7 @@ def run(folder: Path, quick: bool) -> Section:
     )
 
 
-def _one_session(shelf: Shelf, session: str) -> list[Figure]:
+def _one_session(shelf: FilledStore, session: str) -> list[Figure]:
     words = [_timed(lambda q=q: shelf.search(q, owner=OWNER, session_id=session)) for q in WORDS for _ in range(TIMES)]  # type: ignore[misc]
     patterns = [
         _timed(lambda p=p: shelf.ask("smart_compact_search", owner=OWNER, session_id=session, pattern=p))  # type: ignore[misc]
@@ -126,7 +126,7 @@ def _timed(use: Callable[[], Answer]) -> float:
 
 
 def _many_sessions(folder: Path, count: int, megabytes: float) -> list[Figure]:
-    shelf = Shelf(folder)
+    shelf = FilledStore(folder)
     made = [shelf.put(rows(random.Random(n), megabytes), owner=OWNER, session=f"s{n}") for n in range(DIFFERENT)]
     for name in made:  # whole in their files before they are copied
         shelf.pool.session(names.tenant_folder(OWNER), name).file.close()

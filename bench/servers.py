@@ -22,7 +22,7 @@ from bench.figures import PAGE_MB
 from bench.growing import MODEL
 from demo.gateway import KEPT_VARIABLES, OFFLINE, end, free_port, gateway_config, provider, wait_for_answer
 
-__all__ = ["HEADERS", "HUGE", "KEY", "PLUGIN", "Served", "config", "gateway", "process", "provider"]
+__all__ = ["HEADERS", "HUGE", "KEY", "PLUGIN", "Server", "config", "gateway", "process", "provider"]
 
 KEY = "sk-bench"
 PLUGIN = "openmem_hook.handler"
@@ -71,13 +71,13 @@ beat = Beat()
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class Server:
     """A process that answers at `address`. `folder` is its own, `behind` a second process that belongs to it."""
 
     address: str
     pid: int
     folder: Path
-    behind: Served | None = None
+    behind: Server | None = None
 
     def resident_mb(self) -> float:
         own = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE_MB
@@ -106,7 +106,7 @@ class Served:
 @contextlib.contextmanager
 def process(
     folder: Path, command: Sequence[str], probe: str = "/health", environ: Mapping[str, str] | None = None
-) -> Iterator[Served]:
+) -> Iterator[Server]:
     """A server on a free port: `{port}` stands for it in the command. `probe` is asked until it is answered."""
     folder.mkdir(parents=True, exist_ok=True)
     port, log = free_port(), folder / "log"
@@ -118,7 +118,7 @@ def process(
     address = f"http://127.0.0.1:{port}"
     try:
         wait_for_answer(started, f"{address}{probe}", log, START_S)
-        yield Served(address, started.pid, folder)
+        yield Server(address, started.pid, folder)
     finally:
         end(started)
 
@@ -137,7 +137,7 @@ def config(
 
 
 @contextlib.contextmanager
-def gateway(folder: Path, configured: Mapping[str, Any], site: Path | None = None) -> Iterator[Served]:
+def gateway(folder: Path, configured: Mapping[str, Any], site: Path | None = None) -> Iterator[Server]:
     """One worker. `site`: a folder of packages that its callbacks need."""
     folder.mkdir(parents=True)
     (folder / "beat.py").write_text(BEAT)

@@ -10,7 +10,7 @@ from bench.markdown import NOTHING, number, share, table
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
-Held = Mapping[str, Any]
+Result = Mapping[str, Any]
 
 PROMISED = ("speed", "gateway", "load", "search", "store", "memory")
 """Sections whose figures are all there is to them."""
@@ -20,7 +20,7 @@ RATES = ("cut_cold", "cut_carried")
 # --- estimates ----------------------------------------------------------------------------------------------
 
 
-def graded(held: Held) -> Iterator[str]:
+def graded(held: Result) -> Iterator[str]:
     yield _GRADED
     rows: Rows = held["rows"]
     yield table(
@@ -60,7 +60,7 @@ def _error(per_cent: float | None) -> str:
 # --- peers --------------------------------------------------------------------------------------------------
 
 
-def peers(held: Held) -> Iterator[str]:
+def peers(held: Result) -> Iterator[str]:
     made, cells = held["made"], _cells(held)
     yield _PEERS.format(window=made["window"], cut_off=number(made["cut_off_s"]))
     yield from _left_out(made)
@@ -99,7 +99,7 @@ def _ways(cells: Rows) -> list[str]:
     return list(dict.fromkeys(row["way"] for row in cells))
 
 
-def _cells(held: Held) -> Rows:
+def _cells(held: Result) -> Rows:
     return [row for row in held["rows"] if row.get("kind", "cell") == "cell"]
 
 
@@ -146,7 +146,7 @@ def _left_out(made: Mapping[str, Any]) -> Iterator[str]:
 # --- through the gateway ------------------------------------------------------------------------------------
 
 
-def roundtrips(held: Held) -> Iterator[str]:
+def roundtrips(held: Result) -> Iterator[str]:
     made, cells = held["made"], _cells(held)
     yield _ROUNDTRIPS.format(rounds=made["rounds"], cut_off=number(made["cut_off_s"]))
     yield from _left_out(made)
@@ -165,7 +165,7 @@ def _held_by(cells: Rows, way: str) -> tuple[str, str, str]:
 # --- load ---------------------------------------------------------------------------------------------------
 
 
-def crowd(held: Held) -> Iterator[str]:
+def crowd(held: Result) -> Iterator[str]:
     made = held["made"]
     pause = next(seconds for seconds in made["paces_s"].values() if seconds)
     yield _CROWD.format(
@@ -198,7 +198,7 @@ def crowd(held: Held) -> Iterator[str]:
 # --- promises -----------------------------------------------------------------------------------------------
 
 
-def promises(results: Mapping[str, Held]) -> Iterator[str]:
+def promises(results: Mapping[str, Result]) -> Iterator[str]:
     shown = [results[name] for name in PROMISED if name in results]
     if shown:
         yield _PROMISES
@@ -222,7 +222,7 @@ def _promise(row: Row) -> tuple[str, str, str, str]:
 # --- answers ------------------------------------------------------------------------------------------------
 
 
-def answers(results: Mapping[str, Held]) -> Iterator[str]:
+def answers(results: Mapping[str, Result]) -> Iterator[str]:
     """What a user wants to know, a line each."""
     speed = [*_speed(results), *_round_trip(results)]
     if speed:
@@ -232,7 +232,7 @@ def answers(results: Mapping[str, Held]) -> Iterator[str]:
         yield " ".join(cost)
 
 
-def _speed(results: Mapping[str, Held]) -> Iterator[str]:
+def _speed(results: Mapping[str, Result]) -> Iterator[str]:
     if "peers" not in results:
         return
     cells = _cells(results["peers"])
@@ -249,7 +249,7 @@ def _speed(results: Mapping[str, Held]) -> Iterator[str]:
     )
 
 
-def _round_trip(results: Mapping[str, Held]) -> Iterator[str]:
+def _round_trip(results: Mapping[str, Result]) -> Iterator[str]:
     if "roundtrips" not in results:
         return
     cells = _cells(results["roundtrips"])
@@ -263,7 +263,7 @@ def _middle(cells: Rows) -> float:
     return sizes[len(sizes) // 2]
 
 
-def _load(results: Mapping[str, Held]) -> Iterator[str]:
+def _load(results: Mapping[str, Result]) -> Iterator[str]:
     if "crowd" not in results:
         return
     held = results["crowd"]
@@ -276,7 +276,7 @@ def _load(results: Mapping[str, Held]) -> Iterator[str]:
     )
 
 
-def _estimates(results: Mapping[str, Held]) -> Iterator[str]:
+def _estimates(results: Mapping[str, Result]) -> Iterator[str]:
     if "graded" not in results:
         return
     rows: Rows = results["graded"]["rows"]

@@ -66,7 +66,7 @@ calls = Record()
 own notes in the body, it leaves them out."""
 
 
-class Noted(Upstream):
+class RecordingProvider(Upstream):
     """The strict provider, noting with each request its body and the gateway's name for it."""
 
     def __init__(self) -> None:
@@ -80,11 +80,11 @@ class Noted(Upstream):
 
 
 @contextlib.contextmanager
-def noting(folder: Path, trim_at: int) -> Iterator[tuple[Gateway, Noted]]:
+def noting(folder: Path, trim_at: int) -> Iterator[tuple[Gateway, RecordingProvider]]:
     """A gateway with the models that clients ask for, and the provider behind it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "record.py").write_text(NOTE_CALLS)
-    provider = Noted()
+    provider = RecordingProvider()
     with running(provider, clock=lambda: 0.0) as provider.address:
         config = configuration(provider.address, trim_at_tokens=trim_at)
         openai = {"api_base": f"{provider.address}/v1", "api_key": UPSTREAM_KEY}
@@ -128,7 +128,7 @@ class Row:
 class Session:
     """A client at work in a folder of its own. `say` runs it once; the rest looks at what that left behind."""
 
-    def __init__(self, client: Client, gateway: Gateway, provider: Noted, folder: Path) -> None:
+    def __init__(self, client: Client, gateway: Gateway, provider: RecordingProvider, folder: Path) -> None:
         self.client, self.gateway, self.provider = client, gateway, provider
         for name in ("home", "project"):
             (folder / name).mkdir(parents=True)

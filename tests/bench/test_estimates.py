@@ -11,7 +11,7 @@ from bench import estimates
 
 
 @pytest.fixture(scope="module")
-def claude() -> list[estimates.Graded]:
+def claude() -> list[estimates.GradedSession]:
     folder = estimates.corpus_dir()
     if not folder.is_dir():
         pytest.skip(f"no recorded sessions at {folder} (set OPENMEM_CORPUS)")
@@ -22,17 +22,17 @@ def claude() -> list[estimates.Graded]:
     return sessions
 
 
-def quantiles(claude: list[estimates.Graded], what: str) -> tuple[float, float]:
+def quantiles(claude: list[estimates.GradedSession], what: str) -> tuple[float, float]:
     errors = estimates.pooled(claude, what)
     return estimates.quantile(errors, 0.5), estimates.quantile(errors, 0.9)
 
 
-def test_the_next_request_is_estimated_to_half_a_percent(claude: list[estimates.Graded]) -> None:
+def test_the_next_request_is_estimated_to_half_a_percent(claude: list[estimates.GradedSession]) -> None:
     assert estimates.mean(estimates.pooled(claude, "next")) <= 0.005
 
 
 def test_after_a_cut_measured_growth_is_off_by_one_percent_and_by_four_at_worst_of_ten(
-    claude: list[estimates.Graded],
+    claude: list[estimates.GradedSession],
 ) -> None:
     half, ninth = quantiles(claude, "growth")
     assert half <= 0.01
@@ -41,7 +41,7 @@ def test_after_a_cut_measured_growth_is_off_by_one_percent_and_by_four_at_worst_
 
 @pytest.mark.parametrize("what", ["rate", "rate+"])
 def test_after_a_cut_the_learned_rate_alone_is_off_by_two_and_a_half_percent(
-    claude: list[estimates.Graded], what: str
+    claude: list[estimates.GradedSession], what: str
 ) -> None:
     half, ninth = quantiles(claude, what)
     assert half <= 0.025

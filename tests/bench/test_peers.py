@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from bench import peers, served
+from bench import peers, servers
 from bench.charts import PEERS as LINES
 from bench.environments import PEERS, Peer
 from bench.peer_worker import WAYS
@@ -69,7 +69,7 @@ def test_a_worker_that_fails_or_takes_too_long_is_cut_off(tmp_path: Path) -> Non
 
 
 async def test_what_watches_the_event_loop_tells_how_long_it_stood_still(tmp_path: Path) -> None:
-    (tmp_path / "beat.py").write_text(served.BEAT.replace("TOLD_S = 0.005, 0.5", "TOLD_S = 0.005, 0.1"))
+    (tmp_path / "beat.py").write_text(servers.BEAT.replace("TOLD_S = 0.005, 0.5", "TOLD_S = 0.005, 0.1"))
     spec = importlib.util.spec_from_file_location("beat", tmp_path / "beat.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -79,13 +79,13 @@ async def test_what_watches_the_event_loop_tells_how_long_it_stood_still(tmp_pat
     time.sleep(0.08)  # noqa: ASYNC251 - what is to be seen
     await asyncio.sleep(0.15)
     module.beat.task.cancel()
-    gateway = served.Served("", 0, tmp_path)
+    gateway = servers.Server("", 0, tmp_path)
     assert max(gateway.gaps(begun, time.perf_counter())) > 70
     assert gateway.gaps(0, begun) == []
 
 
 @dataclasses.dataclass
-class Scripted:
+class ScriptedWorker:
     """A worker that says what it was told to."""
 
     answers: list[Answer | None]
@@ -102,7 +102,7 @@ class Scripted:
 
 
 def way(*answers: Answer | None) -> Way:
-    return Way("scripted", Scripted(list(answers)), [Cell(), Cell()])  # type: ignore[arg-type]
+    return Way("scripted", ScriptedWorker(list(answers)), [Cell(), Cell()])  # type: ignore[arg-type]
 
 
 def said(ms: float, *texts: str) -> Answer:
@@ -126,11 +126,13 @@ def test_a_way_over_its_time_is_ended_and_asked_no_more() -> None:
         taken.take(0, b"{}", True, 60, 30)
     taken.take(1, b"{}", True, 60, 30)
     assert (taken.cut_at, len(taken.cells[0].window), taken.worker.closed) == (0, 2, True)
-    rows = [row for row in peers.rows_of(dataclasses.replace(taken, worker=_Stored()), [1, 2]) if row["kind"] == "cell"]
+    rows = [
+        row for row in peers.rows_of(dataclasses.replace(taken, worker=_RowsOnly()), [1, 2]) if row["kind"] == "cell"
+    ]
     assert [(row["calls"], row["ended"]) for row in rows] == [(2, "cut off"), (0, "cut off")]
 
 
-class _Stored:
+class _RowsOnly:
     started_mb = 1.0
 
 

@@ -1,6 +1,6 @@
 """Many agents at once in several processes on one store, and readers that search it without a pause.
 
-`crowd` starts the processes, lets every agent send its history request by request with usage reported in between,
+`run_agents` starts the processes, lets every agent send its history request by request with usage reported in between,
 and returns what each process saw: failures, milliseconds a request, gaps of the event loop.
 """
 
@@ -37,7 +37,7 @@ _FORKS.set_forkserver_preload(["tests.cases.concurrent_agents"])
 
 
 @dataclass(slots=True)
-class Seen:
+class Measurements:
     failures: list[str] = field(default_factory=list)
     taken: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
@@ -54,7 +54,7 @@ def new_hook(state_dir: Path) -> ContextHook:
     return ContextHook(base, Compactor(state_dir / "context"), Watch())
 
 
-def crowd(state_dir: Path, sessions: int, exchanges: int, seconds: float) -> Seen:
+def run_agents(state_dir: Path, sessions: int, exchanges: int, seconds: float) -> Measurements:
     """What all processes saw together. The agents spread over so many sessions; each says who it is."""
     pipes: list[Connection] = []
     workers = []
@@ -77,7 +77,7 @@ def crowd(state_dir: Path, sessions: int, exchanges: int, seconds: float) -> See
         for worker in workers:
             worker.join(PATIENCE_S)
             worker.kill()
-    seen = Seen()
+    seen = Measurements()
     for one in told:
         seen.failures += one.failures
         seen.taken += one.taken
@@ -87,7 +87,7 @@ def crowd(state_dir: Path, sessions: int, exchanges: int, seconds: float) -> See
 
 def _answer(pipe: Connection) -> Any:
     if not pipe.poll(PATIENCE_S):
-        raise TimeoutError("a process of the crowd says nothing")
+        raise TimeoutError("a process says nothing")
     return pipe.recv()
 
 
@@ -104,8 +104,8 @@ def _work(pipe: Connection, state_dir: Path, process: int, sessions: int, exchan
     pipe.send(seen)
 
 
-async def _all(hook: ContextHook, bodies: dict[int, list[Json]], sessions: int, seconds: float) -> Seen:
-    seen = Seen()
+async def _all(hook: ContextHook, bodies: dict[int, list[Json]], sessions: int, seconds: float) -> Measurements:
+    seen = Measurements()
     beating = asyncio.create_task(_heart(seen))
     await asyncio.gather(*(_agent(hook, seen, agent, found, sessions, seconds) for agent, found in bodies.items()))
     beating.cancel()
@@ -114,14 +114,16 @@ async def _all(hook: ContextHook, bodies: dict[int, list[Json]], sessions: int, 
     return seen
 
 
-async def _heart(seen: Seen) -> None:
+async def _heart(seen: Measurements) -> None:
     while True:
         begun = time.perf_counter()
         await asyncio.sleep(0.01)
         seen.gaps.append((time.perf_counter() - begun - 0.01) * 1000)
 
 
-async def _agent(hook: ContextHook, seen: Seen, agent: int, bodies: list[Json], sessions: int, seconds: float) -> None:
+async def _agent(
+    hook: ContextHook, seen: Measurements, agent: int, bodies: list[Json], sessions: int, seconds: float
+) -> None:
     choose = random.Random(agent)
     headers = {"x-claude-code-session-id": f"session-{agent % sessions}", "x-claude-code-agent-id": f"agent-{agent}"}
     for number, body in enumerate(bodies):

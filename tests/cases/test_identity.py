@@ -35,7 +35,7 @@ from tests.kit.builders import FORMATS, Format, Json, chat, responses
 from tests.kit.filler import listing, prose
 from tests.kit.histories import bodies, format_of, growth
 from tests.kit.prefix import assert_prefix, assert_untouched, broken_at, check
-from tests.laws.checked_session import walking
+from tests.laws.checked_session import checked_session
 
 NewHook = Callable[..., ContextHook]
 SMALL: Json = {"trim_at_tokens": 4000, "compress_over_tokens": 500, "chars_per_token": 2.5}
@@ -545,7 +545,7 @@ def test_l9_two_keys_with_one_session_id_never_share_a_head_a_row_or_a_file(fmt:
     session = data.draw(st.sampled_from(["session-1", "session-1", ""]))
     mine, theirs = data.draw(st.sampled_from(list(KEYS.values())))
     own, foreign = (names.tenant_folder(identity.tenant_of(key)) for key in (mine, theirs))
-    with walking(**TIGHT) as walk, walking(**TIGHT) as alone:
+    with checked_session(**TIGHT) as walk, checked_session(**TIGHT) as alone:
         walk.join(trim_at_tokens=100_000, compress_over_tokens=0, standing_instruction=False)
         for request in growth(body):
             walk.send(request, 0, session, key=mine)

@@ -26,7 +26,7 @@ from openmem_hook.compaction import wording
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.store import pool, sessions
 from openmem_hook.store.sessions import unpack
-from tests.cases.concurrent_agents import AGENTS, PROCESSES, crowd, history, reading
+from tests.cases.concurrent_agents import AGENTS, PROCESSES, history, reading, run_agents
 from tests.conftest import CALL_TYPES, make_key
 from tests.harness.conversation import SESSION_HEADER, Conversation, messages_of
 from tests.kit import builders as a
@@ -252,7 +252,7 @@ def test_a_hundred_agents_in_four_processes_lose_nothing_and_meet_no_lock(
 ) -> None:
     """How fast they are is for the benchmark to say: `python -m bench load`."""
     with reading(state_dir) as readers:
-        seen = crowd(state_dir, count, exchanges, seconds=4.0)
+        seen = run_agents(state_dir, count, exchanges, seconds=4.0)
     assert seen.failures == []
     assert readers.faults == []
     assert readers.reads > 10

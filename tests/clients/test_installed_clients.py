@@ -17,7 +17,7 @@ import pytest
 
 from clients.drivers import CLIENTS, Client, use
 from clients.oracles import nameless, rewritten, shown
-from clients.session import SUMMARY, Noted, Session, noting
+from clients.session import SUMMARY, RecordingProvider, Session, noting
 from tests.harness.gateway_process import Gateway
 from tests.harness.tracked_session import messages_of
 from tests.kit.prefix import normal
@@ -38,13 +38,13 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 @pytest.fixture(scope="module")
-def behind(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Noted]]:
+def behind(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, RecordingProvider]]:
     with noting(tmp_path_factory.mktemp(client.name), client.trim_at) as served:
         yield served
 
 
 @pytest.fixture
-def session(client: Client, behind: tuple[Gateway, Noted], tmp_path: Path) -> Session:
+def session(client: Client, behind: tuple[Gateway, RecordingProvider], tmp_path: Path) -> Session:
     return Session(client, *behind, tmp_path)
 
 

@@ -27,7 +27,7 @@ POINTER = "<openmem-pointer>4 messages left.</openmem-pointer>"
 CALLS = [f"k_s{step}p0_abc0n{step}" for step in range(3)]
 
 
-class Told(Session):
+class RecordedSession(Session):
     """A session that is only told of: two threads, the main one trimmed before its third request, and a title."""
 
     def __init__(self) -> None:
@@ -97,23 +97,23 @@ def _marked(message: Any) -> list[Any]:
     return [*blocks[:-1], a.marked(blocks[-1])]
 
 
-def too_long(told: Told) -> None:
+def too_long(told: RecordedSession) -> None:
     told.told[-1].note["prompt_tokens"] = told.client.trim_at * 2
 
 
-def twice_broken(told: Told) -> None:
+def twice_broken(told: RecordedSession) -> None:
     told.told[1].sent["messages"][0]["content"] = "Begun."
 
 
-def missed(told: Told) -> None:
+def missed(told: RecordedSession) -> None:
     told.told[2].note["cache"]["read"] = 0
 
 
-def mixed(told: Told) -> None:
+def mixed(told: RecordedSession) -> None:
     told.told[-1].sent["messages"] += told.told[1].sent["messages"][1:]
 
 
-def stripped(told: Told) -> None:
+def stripped(told: RecordedSession) -> None:
     """No breakpoint goes out, and so nothing is cached: every request is as good as the one before."""
     for turn in told.told:
         turn.sent["messages"] = json.loads(json.dumps(turn.sent["messages"]).replace("cache_control", "no_control"))
@@ -122,92 +122,92 @@ def stripped(told: Told) -> None:
         turn.note["cache"] = {"read": 0, "uncached": turn.note["prompt_tokens"]}
 
 
-def broken_for_nothing(told: Told) -> None:
+def broken_for_nothing(told: RecordedSession) -> None:
     """A trim elsewhere is no excuse."""
     told.told[3].sent["messages"][0]["content"] = "Begin."
 
 
-def stored_together(told: Told) -> None:
+def stored_together(told: RecordedSession) -> None:
     stray = a.assistant(a.tool_use("k_s9p0_abc0n9"))
     told.told[-1].asked["messages"] += [stray]
     told.told[-1].sent["messages"] += [stray]
     told.held.append(Row("one main-1", "call", "", stray))
 
 
-def touched(told: Told) -> None:
+def touched(told: RecordedSession) -> None:
     told.beside[0].sent["messages"][0]["content"] = "Another title."
 
 
-def given_tools(told: Told) -> None:
+def given_tools(told: RecordedSession) -> None:
     told.beside[0].sent["tools"] = [a.tool("Read")]
 
 
-def refused(told: Told) -> None:
+def refused(told: RecordedSession) -> None:
     told.told[1].note.update(accepted=False, status=400, errors=["no"])
 
 
-def never_sent(told: Told) -> None:
+def never_sent(told: RecordedSession) -> None:
     told.lost = told.told.pop(1)
 
 
-def failed_open(told: Told) -> None:
+def failed_open(told: RecordedSession) -> None:
     told.failed.append("a request passed")
 
 
-def a_long_title(told: Told) -> None:
+def a_long_title(told: RecordedSession) -> None:
     told.beside[0].note["prompt_tokens"] = 10**9
 
 
-def noise_taken_for_typed(told: Told) -> None:
+def noise_taken_for_typed(told: RecordedSession) -> None:
     told.held.append(Row("one main-1", "typed", "You are being resumed.", a.user("You are being resumed.")))
 
 
-def nothing_marked_as_left(told: Told) -> None:
+def nothing_marked_as_left(told: RecordedSession) -> None:
     told.left = []
 
 
-def lost(told: Told) -> None:
+def lost(told: RecordedSession) -> None:
     told.held.pop()
 
 
-def stored_again(told: Told) -> None:
+def stored_again(told: RecordedSession) -> None:
     told.held.append(told.held[-1])
 
 
-def not_found(told: Told) -> None:
+def not_found(told: RecordedSession) -> None:
     told.answer = "#1 seq=44 role=tool"
 
 
-def unheard_of(told: Told) -> None:
+def unheard_of(told: RecordedSession) -> None:
     told.told[1].asked["fresh"] = True
 
 
-FAULTS: dict[Callable[[Told], None], Callable[[Told], None]] = {
-    refused: Told.accepted,
-    never_sent: Told.accepted,
-    failed_open: Told.accepted,
-    too_long: Told.bounded,
-    a_long_title: Told.bounded,
-    stripped: Told.cached,
-    broken_for_nothing: Told.cached,
-    stored_together: Told.unmixed,
-    given_tools: Told.untouched,
-    noise_taken_for_typed: Told.typed,
-    nothing_marked_as_left: Told.found,
-    twice_broken: Told.cached,
-    missed: Told.cached,
-    mixed: Told.unmixed,
-    touched: Told.untouched,
-    lost: Told.kept,
-    stored_again: Told.kept,
-    not_found: Told.found,
-    unheard_of: Told.expected,
+FAULTS: dict[Callable[[RecordedSession], None], Callable[[RecordedSession], None]] = {
+    refused: RecordedSession.accepted,
+    never_sent: RecordedSession.accepted,
+    failed_open: RecordedSession.accepted,
+    too_long: RecordedSession.bounded,
+    a_long_title: RecordedSession.bounded,
+    stripped: RecordedSession.cached,
+    broken_for_nothing: RecordedSession.cached,
+    stored_together: RecordedSession.unmixed,
+    given_tools: RecordedSession.untouched,
+    noise_taken_for_typed: RecordedSession.typed,
+    nothing_marked_as_left: RecordedSession.found,
+    twice_broken: RecordedSession.cached,
+    missed: RecordedSession.cached,
+    mixed: RecordedSession.unmixed,
+    touched: RecordedSession.untouched,
+    lost: RecordedSession.kept,
+    stored_again: RecordedSession.kept,
+    not_found: RecordedSession.found,
+    unheard_of: RecordedSession.expected,
 }
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    made = Told()
+def told(monkeypatch: pytest.MonkeyPatch) -> RecordedSession:
+    made = RecordedSession()
     known = frozenset().union(*(recording.traits(turn.headers, turn.asked) for turn in made.every()))
     monkeypatch.setattr(clients, "left", lambda path: made.left)
     monkeypatch.setattr(clients, "read", lambda client: Recording(known, ()))
@@ -230,13 +230,13 @@ def test_a_compaction_goes_on_from_its_thread_with_just_the_client_s_own_words(b
     assert not goes_on((LONG, SHORT), LONG, sent)
 
 
-def test_a_sound_session_passes(told: Told) -> None:
+def test_a_sound_session_passes(told: RecordedSession) -> None:
     for oracle in dict.fromkeys(FAULTS.values()):
         oracle(told)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_fault_is_found(told: Told, fault: Callable[[Told], None]) -> None:
+def test_a_fault_is_found(told: RecordedSession, fault: Callable[[RecordedSession], None]) -> None:
     fault(told)
     with pytest.raises(AssertionError):
         FAULTS[fault](told)

@@ -33,7 +33,7 @@ SHARE = 0.75
 """The limit, as a share of the longest prompt that a client sent."""
 
 
-class Played:
+class Playback:
     """A recorded session that went through a hook. `turns` are what was asked and what went out, by thread."""
 
     def __init__(self, client: Client, hook: ContextHook, folder: Path) -> None:
@@ -65,11 +65,11 @@ class Played:
 
 
 @pytest.fixture(params=CLIENTS, ids=lambda client: client.name)
-async def played(request: pytest.FixtureRequest, new_hook: Callable[..., ContextHook], state_dir: Path) -> Played:
+async def played(request: pytest.FixtureRequest, new_hook: Callable[..., ContextHook], state_dir: Path) -> Playback:
     client: Client = request.param
     requests = [filled(held) for held in recording.read(client.name).requests]
     longest = max(tokens(held["body"]) for held in requests)
-    made = Played(client, new_hook(trim_at_tokens=int(longest * SHARE)), state_dir)
+    made = Playback(client, new_hook(trim_at_tokens=int(longest * SHARE)), state_dir)
     await made.play(requests)
     return made
 
@@ -78,7 +78,7 @@ def tokens(body: Json) -> int:
     return prompt_tokens(body, format_of(body))
 
 
-async def test_what_was_recorded_goes_through_trimmed_and_in_prefixes(played: Played) -> None:
+async def test_what_was_recorded_goes_through_trimmed_and_in_prefixes(played: Playback) -> None:
     """What has to hold of each request is asserted on its way."""
     reasons = [event["reason"] for path in played.stores() for event in events(path, "trim")]
     assert {"forced", "limit"} <= set(reasons)
@@ -87,7 +87,7 @@ async def test_what_was_recorded_goes_through_trimmed_and_in_prefixes(played: Pl
     assert all(tokens(out) <= longest * SHARE for turns in played.turns.values() for _, out in turns)
 
 
-async def test_the_client_s_breakpoints_stay_where_it_set_them_but_at_a_trim(played: Played) -> None:
+async def test_the_client_s_breakpoints_stay_where_it_set_them_but_at_a_trim(played: Playback) -> None:
     """Frozen messages have none: where the newest one is frozen, its breakpoint goes to the one before."""
     for turns in played.turns.values():
         shown = list[str]()
@@ -97,12 +97,12 @@ async def test_the_client_s_breakpoints_stay_where_it_set_them_but_at_a_trim(pla
             assert kept if trimmed else marks(out) == marks(asked)
 
 
-async def test_the_agent_is_known_by_its_headers(played: Played) -> None:
+async def test_the_agent_is_known_by_its_headers(played: Playback) -> None:
     for request in recording.read(played.client.name).requests:
         assert identity.agent_of(request["headers"]) == played.client.install.name
 
 
-async def test_threads_are_told_apart(played: Played) -> None:
+async def test_threads_are_told_apart(played: Playback) -> None:
     assert len(played.turns) == 3, "main agent, sub-agent, fork"
     of: dict[bytes, set[str]] = defaultdict(set)
     for thread, turns in played.turns.items():
@@ -117,21 +117,21 @@ async def test_threads_are_told_apart(played: Played) -> None:
     assert len(set().union(*lines.values())) >= 2, "a main agent may have nothing that its fork has not"
 
 
-async def test_what_a_person_typed_is_told_from_what_the_client_wrote(played: Played) -> None:
+async def test_what_a_person_typed_is_told_from_what_the_client_wrote(played: Playback) -> None:
     typed = [row.text for row in played.rows() if row.kind in {"typed", "mixed"}]
     said = [*PROMPTS, "/smart-compact"]
     assert [text for text in typed if not any(words in text for words in (*said, *played.client.own))] == []
     assert [words for words in said if not any(words in text for text in typed)] == []
 
 
-async def test_every_message_is_stored_and_once_for_each_past(played: Played) -> None:
+async def test_every_message_is_stored_and_once_for_each_past(played: Playback) -> None:
     held = Counter(nameless(normal(row.raw)) for row in played.rows())
     asked = histories((thread, body) for thread, turns in played.turns.items() for body, _ in turns)
     assert set(asked) == set(held)
     assert held <= asked
 
 
-async def test_titles_pass_untouched_and_compactions_as_their_thread_does(played: Played) -> None:
+async def test_titles_pass_untouched_and_compactions_as_their_thread_does(played: Playback) -> None:
     for asked, out in played.beside:
         assert same(asked, out) or any(goes_on(turn, asked, out) for turns in played.turns.values() for turn in turns)
 

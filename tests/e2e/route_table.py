@@ -285,7 +285,7 @@ def special(folder: Path, provider: Everything) -> Iterator[Gateway]:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Outcome:
     """What became of one request."""
 
     trimmed: bool
@@ -293,7 +293,7 @@ class Seen:
     usage: bool
 
 
-async def measure(row: Row, gateway: Gateway, provider: Upstream, *, stream: bool) -> Seen:
+async def measure(row: Row, gateway: Gateway, provider: Upstream, *, stream: bool) -> Outcome:
     tag = f"tag-route-{ROWS.index(row)}-{'stream' if stream else 'whole'}"
     body = row.change({**long_session(row.fmt, tag), "model": row.model})
     body |= {"model": row.model} | ({"stream": True} if stream else {})
@@ -303,11 +303,11 @@ async def measure(row: Row, gateway: Gateway, provider: Upstream, *, stream: boo
         told = await _posted(gateway, row, body, tag)
     if row.path.endswith("count_tokens"):
         counted, whole = json.loads(told)["input_tokens"], prompt_tokens(body, row.fmt)
-        return Seen(counted < whole, counted > whole, False)
+        return Outcome(counted < whole, counted > whole, False)
     sent = _forwarded(provider, tag)
     assert sent, f"{row.route}: nothing was forwarded: {told[:300]}"
     noted = NOTE in sent[-1]
-    return Seen(POINTER in sent[-1], noted, noted and await asyncio.to_thread(_is_recorded, gateway, tag))
+    return Outcome(POINTER in sent[-1], noted, noted and await asyncio.to_thread(_is_recorded, gateway, tag))
 
 
 async def _posted(gateway: Gateway, row: Row, body: Json, tag: str) -> str:
@@ -354,8 +354,8 @@ _HOLDS = "SELECT count(*) FROM lines WHERE text LIKE '%{}%'"
 
 async def measure_all(
     plain: Gateway, provider: Upstream, other: Gateway, everything: Everything
-) -> dict[Row, list[Seen]]:
-    found: dict[Row, list[Seen]] = {}
+) -> dict[Row, list[Outcome]]:
+    found: dict[Row, list[Outcome]] = {}
     for row in ROWS:
         at = (other, everything) if row.special else (plain, provider)
         found[row] = [await measure(row, *at, stream=stream) for stream in ((False, True) if row.streams else (False,))]
@@ -386,11 +386,11 @@ process and kind of call.
 """
 
 
-def page(found: dict[Row, list[Seen]], litellm: str) -> str:
+def page(found: dict[Row, list[Outcome]], litellm: str) -> str:
     return PAGE.format(version=litellm, rows="\n".join(_line(row, seen) for row, seen in found.items()))
 
 
-def _line(row: Row, seen: list[Seen]) -> str:
+def _line(row: Row, seen: list[Outcome]) -> str:
     trimmed = _cell([one.trimmed for one in seen])
     why = f": {row.why}" if trimmed == "no" and row.why else ""
     return f"| {row.route} | {row.behind} | {trimmed}{why} | {_cell([one.usage for one in seen])} |"

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.harness.gateway_process import Gateway, until
-from tests.harness.tracked_session import CLIENTS, Followed, of_provider, of_record
+from tests.harness.tracked_session import CLIENTS, TrackedSession, of_provider, of_record
 
 pytestmark = pytest.mark.e2e
 
@@ -48,7 +48,7 @@ async def test_a_client_that_hangs_up_in_mid_stream_and_asks_again(follow, clien
     assert session.events("trim")
 
 
-async def hang_up(session: Followed) -> int:
+async def hang_up(session: TrackedSession) -> int:
     """Types, reads the first bytes of the answer and closes the connection. The request's place."""
     agent = session.agent
     agent.history += agent.typed(f"{session.tag} tell me all\n[[{LONG}]]")
@@ -83,7 +83,7 @@ async def test_a_stream_that_the_provider_breaks_is_counted_with_its_own_numbers
     assert not told(session) - whole - Counter(map(of_provider, broken))
 
 
-def told(session: Followed) -> Counter[object]:
+def told(session: TrackedSession) -> Counter[object]:
     return Counter(of_record(usage) for usage in session.events("usage") if usage["prompt_tokens"] is not None)
 
 

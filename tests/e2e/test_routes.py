@@ -12,7 +12,7 @@ import pytest
 
 from openmem_hook.compaction.wording import NOTE
 from tests.harness.gateway_process import IDENTITIES, Gateway, Upstream, bearer, events, query, stored, texts, until
-from tests.harness.tracked_session import Followed
+from tests.harness.tracked_session import TrackedSession
 from tests.kit.builders import reminder, text
 from tests.kit.clients import ClaudeCode
 
@@ -110,7 +110,7 @@ async def test_a_history_with_another_identity_s_cut_is_cut_anew(follow, gateway
     assert mine_path(mine, hers).stem not in sent
 
 
-def mine_path(session: Followed, cut: str) -> Path:
+def mine_path(session: TrackedSession, cut: str) -> Path:
     """The file that holds this cut."""
     found = [p for p in session.gateway.sessions() if query(p, f"SELECT 1 FROM edits WHERE name = '{cut}'")]
     assert len(found) == 1

@@ -16,7 +16,7 @@ import pytest
 
 from tests.harness.conversation import SESSION_HEADER
 from tests.harness.gateway_process import START_S, Gateway, Upstream, bearer, configuration, events, serving, until
-from tests.harness.tracked_session import CLIENTS, Followed, begin, of_provider, of_record
+from tests.harness.tracked_session import CLIENTS, TrackedSession, begin, of_provider, of_record
 from tests.kit import builders
 from tests.kit.builders import Format, Json
 
@@ -50,7 +50,7 @@ async def roaming(pair: Gateway) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def roam(roaming: httpx.AsyncClient, pair: Gateway, upstream: Upstream) -> Callable[..., Followed]:
+def roam(roaming: httpx.AsyncClient, pair: Gateway, upstream: Upstream) -> Callable[..., TrackedSession]:
     return partial(begin, roaming, pair, upstream)
 
 
@@ -115,7 +115,7 @@ async def test_a_session_goes_on_when_the_gateway_is_killed_and_comes_back_with_
         assert not session.events("compression")
 
 
-async def reached(running: list[Followed], requests: int) -> None:
+async def reached(running: list[TrackedSession], requests: int) -> None:
     """Waits until every session has been answered so many times."""
 
     def done() -> bool:
@@ -124,7 +124,7 @@ async def reached(running: list[Followed], requests: int) -> None:
     await asyncio.to_thread(until, done, f"{requests} requests of each session", START_S)
 
 
-def unharmed(session: Followed) -> None:
+def unharmed(session: TrackedSession) -> None:
     """All laws hold; only records of answers that a killed process was about to write may be missing."""
     session.accepted()
     session.bounded()
@@ -135,9 +135,9 @@ def unharmed(session: Followed) -> None:
     assert not records(session) - answers(session)
 
 
-def answers(session: Followed) -> Counter[Any]:
+def answers(session: TrackedSession) -> Counter[Any]:
     return Counter(map(of_provider, session.answered))
 
 
-def records(session: Followed) -> Counter[Any]:
+def records(session: TrackedSession) -> Counter[Any]:
     return Counter(map(of_record, session.events("usage")))

@@ -18,7 +18,7 @@ from openmem_hook.gateway import identity, routes
 from openmem_hook.tools import TOOLS
 from tests.conftest import make_key
 from tests.harness.conversation import Conversation
-from tests.harness.filled_store import Shelf, number
+from tests.harness.filled_store import FilledStore, number
 from tests.harness.gateway_process import query
 from tests.kit.builders import user
 from tests.kit.mcp_client import ACCEPT, call, rpc
@@ -36,14 +36,14 @@ async def who(request: Request) -> Any:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Iterator[Shelf]:
-    made = Shelf(tmp_path / "context")
+def shelf(tmp_path: Path) -> Iterator[FilledStore]:
+    made = FilledStore(tmp_path / "context")
     yield made
     made.close()
 
 
 @pytest.fixture
-async def door(shelf: Shelf) -> AsyncIterator[httpx.AsyncClient]:
+async def door(shelf: FilledStore) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
     app.include_router(routes.router(shelf.desk, who, "user", PROXY))
     transport = httpx.ASGITransport(app)
@@ -58,7 +58,9 @@ def as_(name: str) -> dict[str, str]:
     return {"authorization": f"Bearer {name}"}
 
 
-async def test_a_client_shakes_hands_lists_and_calls_without_a_session(door: httpx.AsyncClient, shelf: Shelf) -> None:
+async def test_a_client_shakes_hands_lists_and_calls_without_a_session(
+    door: httpx.AsyncClient, shelf: FilledStore
+) -> None:
     shelf.put(["the needle"])
     hello = await rpc(door, "initialize", as_("alice"), protocolVersion="2025-06-18", capabilities={},
                       clientInfo={"name": "kit", "version": "1"})  # fmt: skip
@@ -84,7 +86,7 @@ async def test_nobody_gets_in_without_a_key(door: httpx.AsyncClient) -> None:
     assert (await door.post(routes.PATH, json=body, headers=as_("eve"))).status_code == 401
 
 
-async def test_many_first_requests_at_once_start_one_server(door: httpx.AsyncClient, shelf: Shelf) -> None:
+async def test_many_first_requests_at_once_start_one_server(door: httpx.AsyncClient, shelf: FilledStore) -> None:
     for name in ("alice", "bob"):
         shelf.put([f"needle of {name}"], owner=f"user:{name}")
     asked = [call(door, "smart_compact_search", as_(name), query="needle") for name in ("alice", "bob") * 10]
@@ -103,13 +105,13 @@ async def test_a_wrong_call_is_an_answer_and_garbage_is_refused(door: httpx.Asyn
     assert broken.status_code == 400
 
 
-async def test_a_stored_lone_surrogate_does_not_break_the_answer(door: httpx.AsyncClient, shelf: Shelf) -> None:
+async def test_a_stored_lone_surrogate_does_not_break_the_answer(door: httpx.AsyncClient, shelf: FilledStore) -> None:
     shelf.put(["needle \ud800 x"])
     text, _ = await call(door, "smart_compact_search", as_("alice"), query="needle")
     assert "needle" in text
 
 
-async def test_the_clients_own_session_and_project_come_first(door: httpx.AsyncClient, shelf: Shelf) -> None:
+async def test_the_clients_own_session_and_project_come_first(door: httpx.AsyncClient, shelf: FilledStore) -> None:
     """Codex tells its session id with every call."""
     own = shelf.put(["needle old"], session="codex-1", at=1.0)
     newer = shelf.put(["needle new"], session="other", at=2.0)
@@ -121,7 +123,9 @@ async def test_the_clients_own_session_and_project_come_first(door: httpx.AsyncC
     assert "total_matches: 0" in text
 
 
-async def test_sessions_of_the_project_that_a_header_names_come_first(door: httpx.AsyncClient, shelf: Shelf) -> None:
+async def test_sessions_of_the_project_that_a_header_names_come_first(
+    door: httpx.AsyncClient, shelf: FilledStore
+) -> None:
     header = {"x-openmem-project": "shop"}
     same = shelf.put(["needle here"], session="a", at=1.0, project=identity.project_of(header))
     newer = shelf.put(["needle there"], session="b", at=2.0)

@@ -51,7 +51,7 @@ LARGE = result("hay " * fulltext.AT_ONCE_CHARS)
 """A message that no request indexes itself; what is stored after it waits, too."""
 
 
-class Shelf:
+class FilledStore:
     """One state folder and the desk that answers from it."""
 
     def __init__(self, folder: Path) -> None:

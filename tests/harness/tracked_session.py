@@ -31,7 +31,7 @@ CLIENTS: dict[str, tuple[type[Agent], str]] = {
 """Each client and the model it asks for."""
 
 
-class Followed:
+class TrackedSession:
     """A session named by the tag in its first typed message: `say` puts it there."""
 
     def __init__(self, agent: Agent, tag: str, upstream: Upstream, gateway: Gateway) -> None:
@@ -147,7 +147,7 @@ def of_record(usage: Json) -> tuple[int | None, int | None, int | None]:
 
 
 @pytest.fixture
-def follow(http: httpx.AsyncClient, gateway: Gateway, upstream: Upstream) -> Callable[..., Followed]:
+def follow(http: httpx.AsyncClient, gateway: Gateway, upstream: Upstream) -> Callable[..., TrackedSession]:
     """Begins a session at the gateway that all tests share: `follow("claude", "tag-some", stream=False)`."""
     return partial(begin, http, gateway, upstream)
 
@@ -160,8 +160,8 @@ def begin(
     tag: str,
     who: str = "alice",
     **options: Any,
-) -> Followed:
+) -> TrackedSession:
     """`client`: one of CLIENTS, or another class of agent with its `model`."""
     kind, model = CLIENTS[client] if isinstance(client, str) else (client, "")
     options = {"model": model, "session": tag, "headers": bearer(who), **options}
-    return Followed(kind(http, **options), tag, upstream, gateway)
+    return TrackedSession(kind(http, **options), tag, upstream, gateway)

@@ -1,6 +1,6 @@
 """A conversation through one store, with the laws that hold for every request asserted on the way.
 
-A `Walk` makes its own folder and as many hooks over it as a test wants: workers, restarts, other settings.
+A `CheckedSession` makes its own folder and as many hooks over it as a test wants: workers, restarts, other settings.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ SMALL: Json = {"trim_at_tokens": 1200, "compress_over_tokens": 300, "chars_per_t
 
 
 @contextmanager
-def walking(**settings: Any) -> Iterator[Walk]:
+def checked_session(**settings: Any) -> Iterator[CheckedSession]:
     with tempfile.TemporaryDirectory(prefix="walk", dir=MEMORY) as folder:
-        walk = Walk(Path(folder), settings or SMALL)
+        walk = CheckedSession(Path(folder), settings or SMALL)
         try:
             yield walk
         finally:
             walk.close()
 
 
-class Walk:
+class CheckedSession:
     """Requests of one session; `hooks` are the workers it may reach."""
 
     def __init__(self, folder: Path, settings: Json) -> None:

@@ -16,7 +16,7 @@ from openmem_hook.compaction.wording import NOTE
 from tests.kit.builders import Format, Json
 from tests.kit.histories import bodies, drift, edit, fork, growth, rewind, turns_of
 from tests.kit.prefix import canonical, normal
-from tests.laws.checked_session import SMALL, Walk, walking
+from tests.laws.checked_session import SMALL, CheckedSession, checked_session
 
 EXAMPLES = int(os.environ.get("OPENMEM_LAWS_EXAMPLES", "300"))
 FORMATS: tuple[Format, ...] = ("anthropic", "chat", "responses")
@@ -51,10 +51,10 @@ def same_model(body: Json) -> Json:
 @given(fmt=formats, data=st.data())
 def test_l1_a_request_under_its_limits_is_the_same_body_but_for_the_note(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, most_turns=3, most_steps=4))
-    with walking(standing_instruction=False) as walk:
+    with checked_session(standing_instruction=False) as walk:
         out = walk.send(body)
         assert orjson.dumps(out) == orjson.dumps(body)
-    with walking() as walk:
+    with checked_session() as walk:
         walk.restart(trim_at_tokens=100_000)
         out = walk.send(body)
         assert orjson.dumps(messages_of(without_note(out))) == orjson.dumps(messages_of(body))
@@ -81,7 +81,7 @@ def without_note(body: Json) -> Json:
 def test_l2_between_breaks_every_request_is_a_prefix_of_the_next(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, size=BIG, most_turns=3, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
-    with walking() as walk:
+    with checked_session() as walk:
         before, trims = None, 0
         for request in growth(body):
             if before is not None:
@@ -98,7 +98,7 @@ def test_l2_between_breaks_every_request_is_a_prefix_of_the_next(fmt: Format, da
                 walk.report(rng.randint(200, 4000), worker)
 
 
-def disturb(walk: Walk, rng: Random) -> None:
+def disturb(walk: CheckedSession, rng: Random) -> None:
     """What may happen between two requests without moving a byte: restarts, workers, other settings."""
     chosen = rng.random()
     changed = {
@@ -122,10 +122,10 @@ def test_l3_a_legal_body_stays_legal_at_every_limit(fmt: Format, data: st.DataOb
     at = data.draw(st.integers(1000, 6000))
     media = data.draw(st.sampled_from((1, 2, 90)))
     over = data.draw(st.sampled_from((0, 60, 300)))
-    with walking(trim_at_tokens=at, compress_over_tokens=over, max_media=media, chars_per_token=2.5) as walk:
+    with checked_session(trim_at_tokens=at, compress_over_tokens=over, max_media=media, chars_per_token=2.5) as walk:
         for request in growth(body):
             walk.send(request)
-    with walking(trim_at_tokens=at, compress_over_tokens=over, max_media=media, chars_per_token=2.5) as walk:
+    with checked_session(trim_at_tokens=at, compress_over_tokens=over, max_media=media, chars_per_token=2.5) as walk:
         walk.send(body)
 
 
@@ -133,7 +133,7 @@ def test_l3_a_legal_body_stays_legal_at_every_limit(fmt: Format, data: st.DataOb
 @given(fmt=formats, data=st.data())
 def test_l4_every_message_can_be_read_back_equal_and_once(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=4))
-    with walking() as walk:
+    with checked_session() as walk:
         for request in growth(body):
             walk.send(request)
         kept = walk.stored()
@@ -151,7 +151,7 @@ def count_equal(body: Json) -> list[int]:
 @given(fmt=formats, data=st.data())
 def test_l5_a_break_gets_under_the_limit_or_as_low_as_the_law_allows(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=7))
-    with walking() as walk:
+    with checked_session() as walk:
         for request in growth(body):
             trims = len(walk.events("trim"))
             out = walk.send(request)
@@ -196,7 +196,7 @@ def is_mixed(message: Json) -> bool:
 @given(fmt=formats, data=st.data())
 def test_l6_workers_on_one_store_send_the_same_bytes(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=4))
-    with walking() as walk:
+    with checked_session() as walk:
         walk.join(**SMALL)
         walk.join(**{**SMALL, "trim_to_fraction": 0.6})
         for request in growth(body)[-4:]:
@@ -209,7 +209,7 @@ def test_l6_workers_on_one_store_send_the_same_bytes(fmt: Format, data: st.DataO
 def test_l7_what_is_sent_follows_the_history_that_came(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
-    with walking() as walk:
+    with checked_session() as walk:
         for request in growth(body):
             walk.send(request)
         for other in changed(body, rng):
@@ -265,7 +265,7 @@ def plain(message: Json) -> str:
 def test_l8_small_drift_finds_the_same_cut_and_sends_the_same_head(fmt: Format, data: st.DataObject) -> None:
     body = data.draw(bodies(fmt, size=BIG, most_turns=2, most_steps=4))
     rng = data.draw(st.randoms(use_true_random=False))
-    with walking() as walk:
+    with checked_session() as walk:
         for request in growth(body)[::-2][::-1]:  # every other one, the last among them
             walk.send(request)
         cuts = walk.rows("SELECT name, payload FROM edits WHERE kind = 'cut' ORDER BY id")
@@ -304,7 +304,7 @@ def test_l12_quoted_words_never_close_the_frame_they_stand_in(fmt: Format, data:
     spoiled = copy.deepcopy(body)
     for at, said in zip(turns_of(body)[:-1], words, strict=False):
         spoil(messages_of(spoiled)[at], said)
-    with walking() as walk:
+    with checked_session() as walk:
         walk.send(spoiled)
         for (payload,) in walk.rows("SELECT payload FROM edits WHERE kind = 'cut'"):
             said = (text for message in orjson.loads(payload) for text in texts_of(message))

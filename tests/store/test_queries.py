@@ -12,12 +12,12 @@ import pytest
 from openmem_hook.store import patterns, queries, words
 from openmem_hook.store.database import migrations
 from openmem_hook.store.queries import Filters
-from tests.harness.filled_store import LARGE, NOW, Row, Shelf, found_lines, number, reply, result, said
+from tests.harness.filled_store import LARGE, NOW, FilledStore, Row, found_lines, number, reply, result, said
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Iterator[Shelf]:
-    made = Shelf(tmp_path / "context")
+def shelf(tmp_path: Path) -> Iterator[FilledStore]:
+    made = FilledStore(tmp_path / "context")
     yield made
     made.close()
 
@@ -60,7 +60,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("query", FOUND, ids=map(repr, FOUND))
-def test_words_with_signs_find_their_row_and_nothing_else(query: str, shelf: Shelf) -> None:
+def test_words_with_signs_find_their_row_and_nothing_else(query: str, shelf: FilledStore) -> None:
     wanted = FOUND[query]
     rows = ["nothing of interest", "zzz yyy"] + ([wanted] if wanted else [])
     session = shelf.put(rows)
@@ -76,14 +76,14 @@ NOTHING = ("", " ", "\n", '""', "\0", "\ud800", "()", "nonsuch", "x" * 5_000, "w
 
 
 @pytest.mark.parametrize("query", NOTHING, ids=range(len(NOTHING)))
-def test_a_query_that_finds_nothing_is_answered(query: str, shelf: Shelf) -> None:
+def test_a_query_that_finds_nothing_is_answered(query: str, shelf: FilledStore) -> None:
     shelf.put(["some text"])
     answer = shelf.ask("smart_compact_search", query=query)
     assert answer.failed == (not query.strip())
     assert answer.failed or "hint: " in answer.text
 
 
-def test_no_string_makes_a_search_fail(shelf: Shelf) -> None:
+def test_no_string_makes_a_search_fail(shelf: FilledStore) -> None:
     session = shelf.put(["alpha beta", 'x "y" z', "中文 text"])
     draw = random.Random(5)
     signs = [*"abc AND OR NOT NEAR(\"'*^:{}[]()+-.,/\\\0\n\t中한あ🙂éİß", "\ud800", "\uffff", "\u0301"]
@@ -116,7 +116,7 @@ HITS = {
 
 @pytest.mark.parametrize("behind", [False, True], ids=["indexed", "not indexed yet"])
 @pytest.mark.parametrize("query", HITS)
-def test_words_are_found_in_text_without_spaces(query: str, behind: bool, shelf: Shelf) -> None:
+def test_words_are_found_in_text_without_spaces(query: str, behind: bool, shelf: FilledStore) -> None:
     filler = [LARGE] if behind else []
     shelf.put([*filler, *RUNS.values()], behind=behind)
     answer = shelf.search(query)
@@ -124,7 +124,7 @@ def test_words_are_found_in_text_without_spaces(query: str, behind: bool, shelf:
     assert number(answer, "line_matches") == len(HITS[query])
 
 
-def test_the_database_and_python_mean_the_same_scripts(shelf: Shelf) -> None:
+def test_the_database_and_python_mean_the_same_scripts(shelf: FilledStore) -> None:
     """The migration marks what was stored before it by the same signs that mark new messages."""
     glob = re.search(r"GLOB \((.*?)\);", migrations("session")[1], re.DOTALL)
     assert glob is not None
@@ -170,7 +170,7 @@ QUERIES = ("alpha", "beta", "gamma", "delta", "delta-one", "alpha beta", "error"
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["indexed", "not indexed yet"])
-def test_line_matches_equals_a_naive_count(behind: bool, shelf: Shelf) -> None:
+def test_line_matches_equals_a_naive_count(behind: bool, shelf: FilledStore) -> None:
     rows = random_rows(1)
     session = shelf.put([LARGE, *rows] if behind else rows, behind=behind)
     lines = shelf.lines(session)
@@ -178,7 +178,7 @@ def test_line_matches_equals_a_naive_count(behind: bool, shelf: Shelf) -> None:
         assert number(shelf.search(query), "line_matches") == naive(query, lines), query
 
 
-def test_short_and_long_messages_show_the_same_lines(shelf: Shelf, monkeypatch) -> None:
+def test_short_and_long_messages_show_the_same_lines(shelf: FilledStore, monkeypatch) -> None:
     """The matching lines of a short message are looked for in its text, those of a long one in the index."""
     shelf.put(random_rows(1)[::2])  # of Latin script, which the index can be trusted with
     short = {query: shelf.search(query).text for query in QUERIES}
@@ -193,7 +193,7 @@ PATTERNS = (r"alpha", r"^beta", r"beta$", r"\bdelta\b", r"x\.y.*42", r"(?i)error
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_pattern_counts_every_line_as_if_it_stood_alone(pattern: str, shelf: Shelf) -> None:
+def test_a_pattern_counts_every_line_as_if_it_stood_alone(pattern: str, shelf: FilledStore) -> None:
     session = shelf.put(random_rows(2))
     wanted = sum(
         re.search(pattern.replace("a++l", "a+l"), line, re.MULTILINE) is not None for line in shelf.lines(session)
@@ -222,7 +222,7 @@ def test_the_text_looked_for_first_is_in_every_match() -> None:
 # --- filters and order --------------------------------------------------------------------------------------
 
 
-def test_roles_visibility_and_time_narrow_both_counts(shelf: Shelf) -> None:
+def test_roles_visibility_and_time_narrow_both_counts(shelf: FilledStore) -> None:
     shelf.put(
         [
             said("needle one", at=NOW - 7200),
@@ -248,12 +248,12 @@ def test_roles_visibility_and_time_narrow_both_counts(shelf: Shelf) -> None:
             assert (number(answer, "total_matches"), number(answer, "line_matches")) == wanted, (given, asked)
 
 
-def test_what_says_more_of_it_comes_first_and_the_newest_of_equals(shelf: Shelf) -> None:
+def test_what_says_more_of_it_comes_first_and_the_newest_of_equals(shelf: FilledStore) -> None:
     shelf.put(["needle old", "hay " * 50 + "needle", "needle new", *["hay"] * 8])
     assert found_lines(shelf.search("needle"))[:2] == ["needle new", "needle old"]
 
 
-def test_all_words_may_stand_in_different_lines_of_a_message(shelf: Shelf) -> None:
+def test_all_words_may_stand_in_different_lines_of_a_message(shelf: FilledStore) -> None:
     shelf.put(["alpha first\nmiddle\nbeta last", "alpha only"])
     answer = shelf.search("alpha beta")
     assert (number(answer, "total_matches"), number(answer, "line_matches")) == (1, 0)
@@ -265,7 +265,7 @@ EDIT = Row("file_path: /srv/app.py", "assistant", "call", "Edit")
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["indexed", "not indexed yet"])
-def test_a_path_brings_what_the_calls_that_name_it_returned(behind: bool, shelf: Shelf) -> None:
+def test_a_path_brings_what_the_calls_that_name_it_returned(behind: bool, shelf: FilledStore) -> None:
     """Beside the rows and not counted: a file's text doesn't say its own path."""
     rows = [
         READ,
@@ -289,7 +289,7 @@ def test_a_path_brings_what_the_calls_that_name_it_returned(behind: bool, shelf:
     assert "old text" in shelf.search("app.py").text
 
 
-def test_the_newest_call_comes_first_however_many_there_are(shelf: Shelf) -> None:
+def test_the_newest_call_comes_first_however_many_there_are(shelf: FilledStore) -> None:
     """Whatever it says beside the path, and with other calls of the same output before its result."""
     older = [row for n in range(120) for row in (READ, result(f"text {n}"))]
     newest = Row("file_path: /srv/app.py\n" + "offset: 1\n" * 400, "assistant", "call", "Read")
@@ -312,12 +312,12 @@ def test_the_newest_call_comes_first_however_many_there_are(shelf: Shelf) -> Non
     ],
     ids=str,
 )
-def test_only_a_path_does_and_under_the_same_filters(asked, shelf: Shelf) -> None:
+def test_only_a_path_does_and_under_the_same_filters(asked, shelf: FilledStore) -> None:
     shelf.put([READ, result("the text", shown=False), said("see /srv/app.py, the app of srv")])
     assert "the text" not in shelf.ask("smart_compact_search", **asked).text
 
 
-def test_the_tools_own_answers_are_not_found_again(shelf: Shelf) -> None:
+def test_the_tools_own_answers_are_not_found_again(shelf: FilledStore) -> None:
     """They quote what they found: counted again, no count would be right after the first search."""
     shelf.put(
         [

@@ -16,24 +16,24 @@ import pytest
 
 from openmem_hook.store import wall
 from openmem_hook.store.wall import RefusedError, Table
-from tests.harness.filled_store import Shelf, result, said
+from tests.harness.filled_store import FilledStore, result, said
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
-    made = Shelf(tmp_path_factory.mktemp("wall") / "context")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FilledStore]:
+    made = FilledStore(tmp_path_factory.mktemp("wall") / "context")
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def session(shelf: Shelf) -> str:
+def session(shelf: FilledStore) -> str:
     long = [result("\n".join(f"line {n} of {m} connection refused" for n in range(400))) for m in range(40)]
     return shelf.put([said("retry the timeout"), said("secret-canary question"), *long])
 
 
 @pytest.fixture
-def ask(shelf: Shelf, session: str):
+def ask(shelf: FilledStore, session: str):
     return lambda sql, **more: wall.ask(shelf.path(session), sql, **more)
 
 
@@ -129,7 +129,7 @@ def test_through_the_view_only_public_columns_are_read(ask) -> None:
 
 
 @pytest.fixture
-def elsewhere(shelf: Shelf, tmp_path: Path) -> Path:
+def elsewhere(shelf: FilledStore, tmp_path: Path) -> Path:
     """Another database, as another tenant's would be."""
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as db:
@@ -189,7 +189,7 @@ STATEMENTS = (
 
 @pytest.mark.parametrize("statement", STATEMENTS, ids=range(len(STATEMENTS)))
 def test_nothing_is_written_and_no_other_file_is_reached_or_made(
-    statement: str, ask, shelf: Shelf, session: str, elsewhere: Path, tmp_path: Path
+    statement: str, ask, shelf: FilledStore, session: str, elsewhere: Path, tmp_path: Path
 ) -> None:
     path = shelf.path(session)
     before = (hashlib.sha256(path.read_bytes()).digest(), {p.name for p in tmp_path.iterdir()})
@@ -239,7 +239,7 @@ def test_rows_and_characters_are_bounded_and_the_answer_says_so(ask) -> None:
     assert (len(whole.rows), whole.more, whole.cut) == (200, False, False)
 
 
-async def test_the_writer_is_never_blocked(shelf: Shelf, session: str) -> None:
+async def test_the_writer_is_never_blocked(shelf: FilledStore, session: str) -> None:
     """A statement that runs for its two seconds, and commits beside it."""
     slow = asyncio.to_thread(wall.ask, shelf.path(session), GREEDY["without end"])
     running = asyncio.create_task(slow)

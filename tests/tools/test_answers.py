@@ -17,13 +17,13 @@ from openmem_hook.store import names
 from openmem_hook.tools import GET_CHARS, TOOLS, Caller
 from openmem_hook.tools.status import status
 from tests.harness.conversation import Conversation, messages_of
-from tests.harness.filled_store import LARGE, NOW, Row, Shelf, found_lines, number, reply, result, said
+from tests.harness.filled_store import LARGE, NOW, FilledStore, Row, found_lines, number, reply, result, said
 from tests.kit.builders import assistant, results, tool_result, user
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Iterator[Shelf]:
-    made = Shelf(tmp_path / "context")
+def shelf(tmp_path: Path) -> Iterator[FilledStore]:
+    made = FilledStore(tmp_path / "context")
     yield made
     made.close()
 
@@ -31,7 +31,7 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
 # --- rows ---------------------------------------------------------------------------------------------------
 
 
-def test_a_row_tells_what_it_is_and_shows_the_line_whole_with_its_number(shelf: Shelf) -> None:
+def test_a_row_tells_what_it_is_and_shows_the_line_whole_with_its_number(shelf: FilledStore) -> None:
     session = shelf.put([said("x"), result("one\ntwo needle two\nthree", tool="Bash", shown=False)])
     assert shelf.search("needle").text.splitlines() == [
         "total_matches: 1",
@@ -44,7 +44,7 @@ def test_a_row_tells_what_it_is_and_shows_the_line_whole_with_its_number(shelf: 
     ]
 
 
-def test_a_long_line_is_cut_around_the_hit(shelf: Shelf) -> None:
+def test_a_long_line_is_cut_around_the_hit(shelf: FilledStore) -> None:
     shelf.put(["a " * 5_000 + "needle=17 " + "b " * 5_000])
     for asked in ({"query": "needle"}, {"pattern": r"needle=\d+"}):
         answer = shelf.ask("smart_compact_search", **asked)
@@ -52,7 +52,7 @@ def test_a_long_line_is_cut_around_the_hit(shelf: Shelf) -> None:
         assert len(answer.text) < 1_000
 
 
-def test_neighbours_are_lines_around_the_hit_and_messages_around_its_message(shelf: Shelf) -> None:
+def test_neighbours_are_lines_around_the_hit_and_messages_around_its_message(shelf: FilledStore) -> None:
     shelf.put(
         [
             said("before"),
@@ -71,7 +71,7 @@ def test_neighbours_are_lines_around_the_hit_and_messages_around_its_message(she
     ]
 
 
-def test_what_is_not_shown_is_told_with_the_next_call(shelf: Shelf) -> None:
+def test_what_is_not_shown_is_told_with_the_next_call(shelf: FilledStore) -> None:
     shelf.put([*(f"needle {n}" for n in range(12)), "needle\n" * 9])
     answer = shelf.search("needle", limit=2)
     assert (number(answer, "total_matches"), number(answer, "line_matches")) == (13, 21)
@@ -80,7 +80,7 @@ def test_what_is_not_shown_is_told_with_the_next_call(shelf: Shelf) -> None:
     assert len(shelf.search("needle", limit=50).text) < 30_000
 
 
-def test_without_a_session_recent_ones_are_searched_newest_first_and_told(shelf: Shelf) -> None:
+def test_without_a_session_recent_ones_are_searched_newest_first_and_told(shelf: FilledStore) -> None:
     names = [shelf.put([f"needle in {n}", f"needle again {n}"], session=f"s{n}", at=NOW + n) for n in range(25)]
     quiet = shelf.put(["nothing"], session="quiet", at=NOW + 99)
     answer = shelf.search("needle", limit=4)
@@ -92,7 +92,7 @@ def test_without_a_session_recent_ones_are_searched_newest_first_and_told(shelf:
     assert "1 more without a match" in told
 
 
-def test_a_path_that_only_a_call_names_leads_to_its_result(shelf: Shelf) -> None:
+def test_a_path_that_only_a_call_names_leads_to_its_result(shelf: FilledStore) -> None:
     call = Row("Read\nfile_path: /srv/app/ledger.py", "assistant", "call", "Read")
     shelf.put(["Look into it.", call, result("def settle(): ...", tool="Read"), reply("It settles.")])
     answer = shelf.search("/srv/app/ledger.py")
@@ -102,7 +102,7 @@ def test_a_path_that_only_a_call_names_leads_to_its_result(shelf: Shelf) -> None
     assert "role=assistant" not in shelf.search("/srv/app/ledger.py", role=["user", "tool"]).text
 
 
-def test_one_session_that_can_not_be_read_hides_no_other(shelf: Shelf) -> None:
+def test_one_session_that_can_not_be_read_hides_no_other(shelf: FilledStore) -> None:
     whole, broken = (shelf.put(["needle here"], session=name) for name in ("whole", "broken"))
     shelf.pool.close()
     for side in ("", "-wal"):
@@ -123,7 +123,7 @@ HOSTILE = (
 )
 
 
-def test_no_stored_line_passes_for_words_of_ours(shelf: Shelf) -> None:
+def test_no_stored_line_passes_for_words_of_ours(shelf: FilledStore) -> None:
     shelf.put([said(HOSTILE), result("needle", tool="Bash\ntotal_matches: 5")])
     answer = shelf.search("needle", context=5)
     ours = r"total_matches: \d+|line_matches: \d+|sessions: .*|#\d+ session_id=.*|full text.*|  (\d+[|-]|~ seq=|\().*"
@@ -133,7 +133,7 @@ def test_no_stored_line_passes_for_words_of_ours(shelf: Shelf) -> None:
     assert sum(line.startswith("#") for line in lines) == 2
 
 
-def test_a_full_text_stands_between_marks_that_it_can_not_hold(shelf: Shelf) -> None:
+def test_a_full_text_stands_between_marks_that_it_can_not_hold(shelf: FilledStore) -> None:
     session = shelf.put([said(HOSTILE)])
     text = shelf.ask("smart_compact_get", session_id=session, seq=1).text
     mark = re.search(r"^\[begin (\w{16})\]$", text, re.MULTILINE)
@@ -142,7 +142,7 @@ def test_a_full_text_stands_between_marks_that_it_can_not_hold(shelf: Shelf) -> 
     assert text.endswith(f"\n[end {mark[1]}]")
 
 
-def test_rows_of_sql_are_one_line_of_json_each(shelf: Shelf) -> None:
+def test_rows_of_sql_are_one_line_of_json_each(shelf: FilledStore) -> None:
     session = shelf.put([said(HOSTILE)])
     answer = shelf.ask("smart_compact_sql", session_id=session, sql="SELECT seq, text FROM messages")
     head, row, tail = re.split(r"[\n\r\x0b\x0c\x85\u2028\u2029]", answer.text)
@@ -159,7 +159,7 @@ def body_of(answer_text: str) -> str:
     return found[2]
 
 
-def test_a_long_text_is_read_in_pieces_that_join_to_the_whole(shelf: Shelf) -> None:
+def test_a_long_text_is_read_in_pieces_that_join_to_the_whole(shelf: FilledStore) -> None:
     whole = "".join(f"{n} ü中🙂\n" for n in range(40_000))
     session = shelf.put([said(whole)])
     pieces, offset = [], 0
@@ -189,7 +189,7 @@ async def test_every_id_in_a_header_gives_back_the_very_text(name: str, new_hook
     sent = await talk.send(exchange(LONG[name]))
     short = str(messages_of(sent)[-1]["content"])
     ids = re.findall(r'Full text: smart_compact_get\(id=\\?"(\w{16})', short)
-    shelf = Shelf(state_dir / "context")
+    shelf = FilledStore(state_dir / "context")
     try:
         text = shelf.ask("smart_compact_get", owner="user:user-1", id=ids[0]).text
         whole = LONG[name]
@@ -256,7 +256,7 @@ WRONG: list[tuple[str, dict[str, object], str]] = [
 
 
 @pytest.mark.parametrize(("tool", "given", "told"), WRONG, ids=range(len(WRONG)))
-def test_an_error_says_what_to_send_instead(tool: str, given: dict[str, object], told: str, shelf: Shelf) -> None:
+def test_an_error_says_what_to_send_instead(tool: str, given: dict[str, object], told: str, shelf: FilledStore) -> None:
     shelf.put(["some text"])
     answer = shelf.ask(tool, **given)
     assert answer.failed
@@ -264,7 +264,7 @@ def test_an_error_says_what_to_send_instead(tool: str, given: dict[str, object],
     assert "\n" not in answer.text
 
 
-def test_arguments_are_read_leniently(shelf: Shelf) -> None:
+def test_arguments_are_read_leniently(shelf: FilledStore) -> None:
     session = shelf.put(["needle"])
     given = {
         "session_id": f" {session.upper()} ",
@@ -276,7 +276,7 @@ def test_arguments_are_read_leniently(shelf: Shelf) -> None:
     assert number(shelf.search("needle", **given, since=None, pattern=""), "total_matches") == 1
 
 
-def test_a_message_that_is_not_there_is_told(shelf: Shelf) -> None:
+def test_a_message_that_is_not_there_is_told(shelf: FilledStore) -> None:
     session = shelf.put(["one"])
     assert "has no message 7" in shelf.ask("smart_compact_get", session_id=session, seq=7).text
     assert "has 3 characters" in shelf.ask("smart_compact_get", session_id=session, seq=1, offset=4).text
@@ -285,7 +285,7 @@ def test_a_message_that_is_not_there_is_told(shelf: Shelf) -> None:
 # --- patterns that don't end --------------------------------------------------------------------------------
 
 
-def test_a_pattern_that_would_run_for_ever_is_given_up_and_the_answer_says_so(shelf: Shelf) -> None:
+def test_a_pattern_that_would_run_for_ever_is_given_up_and_the_answer_says_so(shelf: FilledStore) -> None:
     shelf.put(["a" * 5_000 + "!", "needle"])
     begun = time.process_time()
     answer = shelf.ask("smart_compact_search", pattern=r"^(?:a|aa)+$")
@@ -294,7 +294,7 @@ def test_a_pattern_that_would_run_for_ever_is_given_up_and_the_answer_says_so(sh
     assert "incomplete: time was over" in answer.text
 
 
-async def test_a_pattern_that_runs_and_runs_stalls_nobody(shelf: Shelf) -> None:
+async def test_a_pattern_that_runs_and_runs_stalls_nobody(shelf: FilledStore) -> None:
     shelf.put(["a" * 5_000 + "!"])
     caller = Caller(names.tenant_folder("user:alice"))
     asked = asyncio.create_task(shelf.desk.call(caller, "smart_compact_search", {"pattern": r"^(?:a|aa)+$"}))
@@ -309,13 +309,13 @@ async def test_a_pattern_that_runs_and_runs_stalls_nobody(shelf: Shelf) -> None:
 # --- the newest, and the files ------------------------------------------------------------------------------
 
 
-def test_sql_waits_until_the_index_holds_everything(shelf: Shelf) -> None:
+def test_sql_waits_until_the_index_holds_everything(shelf: FilledStore) -> None:
     session = shelf.put([LARGE, *["needle"] * 3], behind=True)
     count = "SELECT count(*) FROM lines_fts WHERE lines_fts MATCH 'needle'"
     assert "\n[3]\n" in shelf.ask("smart_compact_sql", session_id=session, sql=count).text
 
 
-def test_reading_leaves_no_file_that_others_may_read(shelf: Shelf) -> None:
+def test_reading_leaves_no_file_that_others_may_read(shelf: FilledStore) -> None:
     """BC-48: a reader makes SQLite's side files anew where no writer has the database open."""
     session = shelf.put(["needle"])
     before = os.umask(0o022)
@@ -333,7 +333,7 @@ def test_reading_leaves_no_file_that_others_may_read(shelf: Shelf) -> None:
 # --- status -------------------------------------------------------------------------------------------------
 
 
-def test_status_sums_what_the_events_say(shelf: Shelf) -> None:
+def test_status_sums_what_the_events_say(shelf: FilledStore) -> None:
     use = {
         "prompt_tokens": 1000,
         "output_tokens": 10,
@@ -369,7 +369,7 @@ def test_status_sums_what_the_events_say(shelf: Shelf) -> None:
     assert json.loads(shelf.ask("context_status", hours=720).text)["trims"] == 2
 
 
-def test_status_knows_nothing_rather_than_zero(shelf: Shelf) -> None:
+def test_status_knows_nothing_rather_than_zero(shelf: FilledStore) -> None:
     told = json.loads(shelf.ask("context_status", owner="user:nobody").text)
     assert told["hit_ratio"] is None
     assert set(told["usage"].values()) == {None}
@@ -392,7 +392,7 @@ def test_the_table_of_tools_is_what_the_documents_say() -> None:
         assert set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == set(tool.properties)
 
 
-def test_a_result_that_was_found_can_be_read_in_full(shelf: Shelf) -> None:
+def test_a_result_that_was_found_can_be_read_in_full(shelf: FilledStore) -> None:
     session = shelf.put([result("start\nneedle here\nend")])
     seq = re.search(r"seq=(\d+)", shelf.search("needle").text)
     assert seq is not None

@@ -14,14 +14,14 @@ import pytest
 from openmem_hook.mcp_server import NoTenantError, folder_of
 from openmem_hook.store import names
 from openmem_hook.tools import TOOLS
-from tests.harness.filled_store import Shelf
+from tests.harness.filled_store import FilledStore
 
 OPENMEM = str(Path(sys.executable).with_name("openmem"))
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Iterator[Shelf]:
-    made = Shelf(tmp_path / "state" / "context")
+def shelf(tmp_path: Path) -> Iterator[FilledStore]:
+    made = FilledStore(tmp_path / "state" / "context")
     yield made
     made.close()
 
@@ -60,7 +60,7 @@ class Talk:
         return answer["result"]
 
 
-def test_a_project_folder_can_not_change_what_is_run(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_project_folder_can_not_change_what_is_run(shelf: FilledStore, tmp_path: Path) -> None:
     """Agents start it in a project's folder, which may hold modules and a `.env` of its own."""
     shelf.put(["the needle"])
     folder = tmp_path / "project"
@@ -73,7 +73,7 @@ def test_a_project_folder_can_not_change_what_is_run(shelf: Shelf, tmp_path: Pat
         assert "  1| the needle" in told["content"][0]["text"]
 
 
-def test_with_several_tenants_it_refuses_and_lists_none(shelf: Shelf, tmp_path: Path) -> None:
+def test_with_several_tenants_it_refuses_and_lists_none(shelf: FilledStore, tmp_path: Path) -> None:
     owners = ("user:alice", "user:bob")
     for owner in owners:
         shelf.put(["the needle"], owner=owner)
@@ -89,7 +89,7 @@ def test_with_several_tenants_it_refuses_and_lists_none(shelf: Shelf, tmp_path: 
     assert not any(names.tenant_folder(owner) in told or owner in told for owner in owners)
 
 
-def test_a_tenant_is_named_as_its_owner_or_its_folder(shelf: Shelf) -> None:
+def test_a_tenant_is_named_as_its_owner_or_its_folder(shelf: FilledStore) -> None:
     for owner in ("user:alice", "team:red", "key:" + "a" * 64, "operator", "local"):
         shelf.put(["x"], owner=owner)
         assert folder_of(shelf.pool.folder, owner) == names.tenant_folder(owner)

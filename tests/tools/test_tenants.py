@@ -15,7 +15,7 @@ from openmem_hook.store import names
 from openmem_hook.tools import TOOLS, Caller
 from tests.conftest import make_key
 from tests.harness.conversation import Conversation
-from tests.harness.filled_store import Shelf
+from tests.harness.filled_store import FilledStore
 from tests.kit.builders import assistant, results, tool_result, user
 
 CANARY = "canary-{}-7f3a9"
@@ -23,8 +23,8 @@ LONG = "\n".join(f"line {n} of a long result" for n in range(3_000))
 
 
 @pytest.fixture
-def shelf(state_dir: Path) -> Iterator[Shelf]:
-    made = Shelf(state_dir / "context")
+def shelf(state_dir: Path) -> Iterator[FilledStore]:
+    made = FilledStore(state_dir / "context")
     yield made
     made.close()
 
@@ -44,7 +44,7 @@ def caller(key: SimpleNamespace, mode: str = "user") -> Caller:
     return Caller(names.tenant_folder(identity.tenant_of(key, mode, identity.Authentication())))
 
 
-def everything(shelf: Shelf, who: Caller, canary: str, ids: list[tuple[str, str]]) -> str:
+def everything(shelf: FilledStore, who: Caller, canary: str, ids: list[tuple[str, str]]) -> str:
     """All that this caller is told when it asks for this canary in every way, also with ids of whomever."""
     asked: list[tuple[str, dict[str, object]]] = [
         ("smart_compact_search", {"query": canary, "role": "all", "context": 5, "limit": 50}),
@@ -72,7 +72,7 @@ async def stored(hook, key: SimpleNamespace, canary: str, session: str = "the sa
     return names.session_name(tenant, session), result[1]
 
 
-async def test_ten_tenants_at_once_find_their_own_and_nobody_elses(new_hook, shelf: Shelf) -> None:
+async def test_ten_tenants_at_once_find_their_own_and_nobody_elses(new_hook, shelf: FilledStore) -> None:
     keys = [make_key(f"user-{n}", token=f"{n:x}" * 64) for n in range(7)]
     keys += [make_key(None, token="e" * 64), make_key(None, token="f" * 64)]
     keys += [make_key("default_user_id", token="litellm_proxy_master_key")]
@@ -92,7 +92,7 @@ async def test_ten_tenants_at_once_find_their_own_and_nobody_elses(new_hook, she
 
 
 @pytest.mark.parametrize("tool", ["smart_compact_search", "smart_compact_sql", "smart_compact_get"])
-async def test_not_allowed_looks_like_not_there(tool: str, new_hook, shelf: Shelf) -> None:
+async def test_not_allowed_looks_like_not_there(tool: str, new_hook, shelf: FilledStore) -> None:
     session, result = await stored(new_hook(), make_key("alice"), CANARY.format(1))
     bob = caller(make_key("bob", token="b" * 64))
     given = {
@@ -109,7 +109,7 @@ async def test_not_allowed_looks_like_not_there(tool: str, new_hook, shelf: Shel
     assert missing[0].text.replace(result, "ID") == missing[1].text.replace("0123456789abcdef", "ID")
 
 
-async def test_a_team_shares_where_the_operator_wants_it(new_hook, shelf: Shelf) -> None:
+async def test_a_team_shares_where_the_operator_wants_it(new_hook, shelf: FilledStore) -> None:
     hook = new_hook(tenant="team")
     mate = make_key("mate", token="b" * 64, team_id="red")
     canary = CANARY.format(3)
@@ -121,7 +121,7 @@ async def test_a_team_shares_where_the_operator_wants_it(new_hook, shelf: Shelf)
     assert "typed" not in everything(shelf, caller(mate, "user"), canary, ids)
 
 
-async def test_a_rotated_key_keeps_what_its_user_has_and_nothing_without_a_user(new_hook, shelf: Shelf) -> None:
+async def test_a_rotated_key_keeps_what_its_user_has_and_nothing_without_a_user(new_hook, shelf: FilledStore) -> None:
     hook, canary = new_hook(), CANARY.format(4)
     ids = [await stored(hook, make_key("alice", token="a" * 64), canary)]
     assert f"{canary} typed" in everything(shelf, caller(make_key("alice", token="c" * 64)), canary, ids)
@@ -129,12 +129,12 @@ async def test_a_rotated_key_keeps_what_its_user_has_and_nothing_without_a_user(
     assert "typed" not in everything(shelf, caller(make_key(None, token="c" * 64)), canary, ids)
 
 
-def test_asking_makes_nothing_on_disk(shelf: Shelf) -> None:
+def test_asking_makes_nothing_on_disk(shelf: FilledStore) -> None:
     everything(shelf, caller(make_key("nobody")), "x", [("0123456789abcdef", "0123456789abcdef")])
     assert not list(shelf.pool.folder.rglob("*")) if shelf.pool.folder.exists() else True
 
 
-def test_no_tool_takes_a_tenant_from_its_arguments(shelf: Shelf) -> None:
+def test_no_tool_takes_a_tenant_from_its_arguments(shelf: FilledStore) -> None:
     shelf.put(["needle"], owner="user:alice")
     for name in TOOLS:
         assert shelf.ask(name, owner="user:bob", tenant="user:alice").failed
