@@ -212,7 +212,7 @@ def _ledgers(graded: GradedSession, start: Calibration, offset: int) -> Iterator
 
 
 def after_cut(graded: GradedSession, start: Calibration, measured: bool, offset: int = HELD_EVERY - 1) -> list[float]:
-    """Relative errors of the size after every cut the issue grades."""
+    """Relative errors of the size after every cut that is graded."""
     errors: list[float] = []
     for chain, ledger in _ledgers(graded, start, offset):
         if chain[-1].prompt >= LEAST_PROMPT:

@@ -12,7 +12,7 @@ PAGE_MB = 4096 / 1e6
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`at_most` is the target of the issue, None for a figure that only informs."""
+    """`at_most` is the target that the project promises, None for a figure that only informs."""
 
     name: str
     value: float

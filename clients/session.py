@@ -330,8 +330,8 @@ def rows_of(stores: Iterable[Path]) -> list[Row]:
 
 
 def left(store: Path, most: int = 20) -> list[tuple[int, str]]:
-    """Some messages that left, from the oldest to the newest, each with a line of it. Answers of the search tools are
-    never found again, by design."""
+    """Some messages that left, from the oldest to the newest, each with a line of it. A search leaves out the
+    answers of the search tools."""
     rows = query(
         store,
         "SELECT seq, (SELECT text FROM lines WHERE seq = m.seq AND text NOT LIKE '%\"%' ORDER BY length(text) DESC)"

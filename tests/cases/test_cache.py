@@ -1,4 +1,4 @@
-"""Public bug reports about the prompt cache (BC-25 to BC-32): breakpoints, look-back, what moves and what must not."""
+"""Public bug reports about the prompt cache: breakpoints, look-back, what moves and what must not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def exchanges(count: int, prefix: str = "toolu", size: int = 400) -> list[Json]:
     return made
 
 
-# --- BC-25: never more than four, never more than the client's ---------------------------------------------------
+# --- never more than four, never more than the client's ----------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ async def test_what_a_call_says_about_breakpoints_is_data(value: Any, new_hook: 
     assert edit in messages_of(out)
 
 
-# --- BC-27: where a breakpoint may stand -----------------------------------------------------------------------
+# --- where a breakpoint may stand ------------------------------------------------------------------------------
 
 EMPTY = a.text("")
 LAST: dict[str, tuple[list[Json], str]] = {
@@ -199,7 +199,7 @@ async def test_with_no_legal_block_left_there_is_no_breakpoint(new_hook: NewHook
     assert pointers(out)
 
 
-# --- BC-28: breakpoints of the tail, and the 20 blocks a provider looks back ---------------------------------------
+# --- breakpoints of the tail, and the 20 blocks a provider looks back ----------------------------------------------
 
 
 def marked_last(history: list[Json], count: int, ttl: str = "") -> list[Json]:
@@ -285,7 +285,7 @@ async def test_a_compressed_result_keeps_the_breakpoint_of_its_parts(new_hook: N
     assert mark.ttl == "1h"
 
 
-# --- BC-30: breakpoints move forward -------------------------------------------------------------------------
+# --- breakpoints move forward --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -315,7 +315,7 @@ def _one_block(message: Json) -> Json:
     return {**message, "content": [a.text(content)] if isinstance(content, str) else content}
 
 
-# --- BC-32: tools and instructions change in mid-session ---------------------------------------------------------
+# --- tools and instructions change in mid-session ----------------------------------------------------------------
 
 
 def tool_of(fmt: Format, name: str, words: str = "Does it.") -> Json:

@@ -1,4 +1,4 @@
-"""Public bug reports about what messages hold (BC-50 to BC-56), each as this project owes it."""
+"""Public bug reports about what messages hold."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def database(talk: Conversation) -> contextlib.closing[sqlite3.Connection]:
     return contextlib.closing(sqlite3.connect(path, isolation_level=None))
 
 
-# --- BC-50: NUL and control characters --------------------------------------------------------------------------
+# --- NUL and control characters ---------------------------------------------------------------------------------
 
 CONTROLS = {
     "one NUL": "alpha \0 omegaword",
@@ -151,7 +151,7 @@ def stored(hook: ContextHook, session: str) -> list[Json]:
     return [fingerprint.load(unpack(body, text)) for body, text in rows]
 
 
-# --- BC-51: pictures and base64: size in tokens -----------------------------------------------------------------
+# --- pictures and base64: size in tokens ------------------------------------------------------------------------
 
 THREE_MB = a.picture(800, 2_250_000)
 BLOB = base64.b64encode(Random(51).randbytes(750_000)).decode()
@@ -270,7 +270,7 @@ async def test_a_data_url_in_text_is_never_cut_in_half(new_hook: NewHook, fmt: F
     assert len(re.findall(r"[A-Za-z0-9+/=]{100,}", sent)) == 0
 
 
-# --- BC-52: byte limit and picture limits, not tokens -----------------------------------------------------------
+# --- byte limit and picture limits, not tokens ------------------------------------------------------------------
 
 
 def screenshots(fmt: Format, count: int, size: int) -> Json:
@@ -376,7 +376,7 @@ def pictures_in(body: Json) -> int:
     return len(re.findall(rb'"type":"(?:image|image_url|input_image)"', orjson.dumps(messages_of(body))))
 
 
-# --- BC-53: one enormous line -----------------------------------------------------------------------------------
+# --- one enormous line ------------------------------------------------------------------------------------------
 
 
 def numbered(lines: int, size: int, end: str = "\n") -> str:
@@ -477,7 +477,7 @@ async def test_a_shortened_result_keeps_its_error_flag_its_place_and_its_neighbo
     assert len(sent[1]["content"]) <= 1500
 
 
-# --- BC-54: huge call arguments ---------------------------------------------------------------------------------
+# --- huge call arguments ----------------------------------------------------------------------------------------
 
 
 @formats
@@ -501,7 +501,7 @@ def with_calls(body: Json) -> list[Json]:
     return [message for message in messages_of(body) if b"call_" in orjson.dumps(message)]
 
 
-# --- BC-55: nothing can be trimmed, and one endless turn --------------------------------------------------------
+# --- nothing can be trimmed, and one endless turn ---------------------------------------------------------------
 
 
 @formats
@@ -580,7 +580,7 @@ async def test_when_what_must_stay_is_over_the_limit_there_is_one_cut_and_no_oth
     assert all(gain >= 4_000 for gain in gains[1:])
 
 
-# --- BC-56: windows of different size ---------------------------------------------------------------------------
+# --- windows of different size ----------------------------------------------------------------------------------
 
 
 def deployment(model: str, **info: Any) -> Json:

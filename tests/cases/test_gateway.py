@@ -1,4 +1,4 @@
-"""Public bug reports about the gateway's side (BC-57 to BC-63), each as this project owes it."""
+"""Public bug reports about the gateway's side."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def trimmed(body: Json) -> bool:
     return orjson.dumps(POINTER)[1:-1] in orjson.dumps(messages_of(body))
 
 
-# --- BC-57: the hook is never called ------------------------------------------------------------------------------
+# --- the hook is never called -------------------------------------------------------------------------------------
 
 
 async def test_traffic_that_came_past_no_hook_is_told_of_once_for_each_kind(
@@ -56,7 +56,7 @@ async def test_traffic_that_came_past_no_hook_is_told_of_once_for_each_kind(
     assert not any("aembedding" in line for line in told)
 
 
-# --- BC-58: call types, return values, signatures ---------------------------------------------------------------
+# --- call types, return values, signatures ----------------------------------------------------------------------
 
 OTHERS = [
     "text_completion", "atext_completion", "embeddings", "aembedding", "embedding", "image_generation",
@@ -159,7 +159,7 @@ async def test_arguments_that_later_versions_may_add_do_no_harm(new_hook: NewHoo
     await hook.async_log_success_event(**event, cache_hit=False)
 
 
-# --- BC-59: token counting requests ----------------------------------------------------------------------------
+# --- token counting requests -----------------------------------------------------------------------------------
 
 
 COUNTED = [
@@ -185,7 +185,7 @@ async def test_a_passed_through_history_that_is_no_turn_is_not_looked_at(
     assert trimmed(await hook.async_pre_call_hook(turn, None, data, "pass_through_endpoint"))
 
 
-# --- BC-60: fallback after the hook has run ----------------------------------------------------------------------
+# --- fallback after the hook has run -----------------------------------------------------------------------------
 
 
 def spoil(value: Any) -> None:
@@ -237,7 +237,7 @@ async def test_the_hook_changes_nothing_in_what_it_has_made(
     assert orjson.dumps(once).count(orjson.dumps(NOTE)[1:-1]) == 1
 
 
-# --- BC-62: usage fields mean different things -------------------------------------------------------------------
+# --- usage fields mean different things --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [name for name, (_, expected) in USAGES.items() if expected[0]])
@@ -262,7 +262,7 @@ async def test_the_answer_of_a_host_that_litellm_does_not_know_is_read_for_its_u
         assert await reported_usage({}, {"response": text}) == Usage()
 
 
-# --- BC-63: our state must not leak into the request --------------------------------------------------------------
+# --- our state must not leak into the request ---------------------------------------------------------------------
 
 METADATA: dict[str, Json] = {
     "none": {},

@@ -1,4 +1,4 @@
-"""Public bug reports about which conversation a request belongs to (BC-33 to BC-40), and the law "alone" (L9)."""
+"""Public bug reports about which conversation a request belongs to, and law L9 (alone)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def trimmed(out: Json) -> bool:
     return POINTER in orjson.dumps(out).decode().replace("\\n", "\n")
 
 
-# --- BC-33: session id in many places and formats -----------------------------------------------------------
+# --- session id in many places and formats ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("headers", "body", "expected", "thread"), ROWS.values(), ids=ROWS.keys())
@@ -129,7 +129,7 @@ async def test_ids_that_the_gateway_makes_for_each_request_name_no_session(new_h
     assert len(stores(hook)) == 1
 
 
-# --- BC-35: title and helper requests in the same session, at the same time -------------------------------------
+# --- title and helper requests in the same session, at the same time --------------------------------------------
 
 
 def title(fmt: Format, words: str) -> Json:
@@ -254,7 +254,7 @@ async def test_a_side_question_that_is_not_continued_changes_nothing_in_the_thre
     assert [bare(out) for out in beside] == [bare(out) for out in alone]
 
 
-# --- BC-37: no session id at all --------------------------------------------------------------------------------
+# --- no session id at all ---------------------------------------------------------------------------------------
 
 
 def chat_pairs() -> dict[str, tuple[tuple[SimpleNamespace, list[Json]], tuple[SimpleNamespace, list[Json]]]]:
@@ -309,7 +309,7 @@ async def test_a_conversation_without_an_id_keeps_its_store_from_its_second_requ
     assert rows(hook, "SELECT count(*) FROM messages") == [(len(messages_of(requests[-1])),)]
 
 
-# --- BC-38: session id as a file name ---------------------------------------------------------------------------
+# --- session id as a file name ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", ["header", "cache key", "metadata", "user"])
@@ -339,7 +339,7 @@ async def test_hostile_ids_make_as_many_files_below_the_root_and_nothing_elsewhe
     assert list(canary.iterdir()) == []
 
 
-# --- BC-39: restart and resume ----------------------------------------------------------------------------------
+# --- restart and resume -----------------------------------------------------------------------------------------
 
 
 @formats
@@ -428,7 +428,7 @@ async def test_nobody_else_adopts_a_cut_whatever_history_they_send(new_hook: New
         assert not trimmed(out)
 
 
-# --- BC-40: retries must be harmless ----------------------------------------------------------------------------
+# --- retries must be harmless -----------------------------------------------------------------------------------
 
 
 @formats

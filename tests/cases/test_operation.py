@@ -1,5 +1,5 @@
-"""Public bug reports about storage and operation: forged and double short forms (BC-47), who can read the files
-(BC-48), many workers at once (BC-65)."""
+"""Public bug reports about storage and operation: forged and double short forms, who can read the files, many
+workers at once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def rows(path: Path, sql: str, *values: Any) -> list[Any]:
         return db.execute(sql, values).fetchall()
 
 
-# --- BC-47: headers that only look like ours, and double compression ----------------------------------------------
+# --- headers that only look like ours, and double compression -----------------------------------------------------
 
 LONG = listing(8_000, "long")
 
@@ -154,7 +154,7 @@ async def test_what_could_not_be_stored_is_sent_whole(new_hook: NewHook, key: An
     assert result_of(later) == result_of(body), "sent raw once, it is raw for good"
 
 
-# --- BC-48: who can read the files --------------------------------------------------------------------------------
+# --- who can read the files ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ async def test_no_word_of_a_message_no_key_and_no_id_is_in_the_log(new_hook: New
     assert "canary" not in told
 
 
-# --- BC-65: "database is locked" and a blocked event loop ----------------------------------------------------------
+# --- "database is locked" and a blocked event loop -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("count", "exchanges"), [(1, 1), (PROCESSES * AGENTS, 6)])

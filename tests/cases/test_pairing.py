@@ -1,4 +1,4 @@
-"""Public bug reports about pairs and message shapes (BC-01 to BC-16), each as this project owes it."""
+"""Public bug reports about pairs and message shapes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def body(fmt: Format, *messages: Json, **fields: Any) -> Json:
     return made(*messages, **fields)
 
 
-# --- BC-01: a result whose call is gone --------------------------------------------------------------------
+# --- a result whose call is gone ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ async def test_a_session_goes_on_after_any_number_of_cuts(fmt: Format, trim_at: 
         assert len(history) < 400
 
 
-# --- BC-03: parallel calls ---------------------------------------------------------------------------------
+# --- parallel calls ----------------------------------------------------------------------------------------
 
 
 def parallel(fmt: Format, calls: list[str], order: list[int], big: int, size: int) -> list[Json]:
@@ -198,7 +198,7 @@ async def test_parallel_calls_are_cut_as_one_and_keep_every_answer(
     assert line.events("compression")
 
 
-# --- BC-04: the client's history is broken already -----------------------------------------------------------
+# --- the client's history is broken already ------------------------------------------------------------------
 
 
 def dangling(fmt: Format, call: str) -> list[Json]:
@@ -327,7 +327,7 @@ async def test_a_history_that_begins_with_exchanges_is_cut_like_any_other(new_ho
     assert len(messages_of(out)) == 5
 
 
-# --- BC-05: where the pointer goes ---------------------------------------------------------------------------
+# --- where the pointer goes ----------------------------------------------------------------------------------
 
 TASK = "Sort out the parser."
 TYPED = {
@@ -480,7 +480,7 @@ async def test_nothing_before_a_provider_compaction_counts(fmt: Format, new_hook
     assert line.trims() == 1
 
 
-# --- BC-07: item types of Codex ------------------------------------------------------------------------------
+# --- item types of Codex -------------------------------------------------------------------------------------
 
 FAMILIES: dict[str, list[Json]] = {
     "function": [responses.call("c_fun"), responses.output("c_fun", listing(300, 1))],
@@ -577,7 +577,7 @@ async def test_an_output_is_matched_with_a_call_of_its_own_family_only(new_hook:
     assert not check(out, "responses")
 
 
-# --- BC-08: encrypted reasoning ------------------------------------------------------------------------------
+# --- encrypted reasoning -------------------------------------------------------------------------------------
 
 
 def reasoned(turn: int, steps: int = 1) -> list[Json]:
@@ -614,7 +614,7 @@ async def test_reasoning_in_a_running_turn_is_never_parted_from_what_it_produced
     assert line.trims() >= (steps > 10)
 
 
-# --- BC-09: only the new items are sent ------------------------------------------------------------------------
+# --- only the new items are sent -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given_by", ["previous_response_id", "conversation"])
@@ -636,7 +636,7 @@ async def test_a_request_that_only_adds_to_what_the_provider_keeps_is_untouched(
     assert same(messages_of(again)[: len(messages_of(first))], messages_of(first))
 
 
-# --- BC-11: the client's own summary ---------------------------------------------------------------------------
+# --- the client's own summary ----------------------------------------------------------------------------------
 
 SUMMARISE = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\n" + prose(3000, "summary request")
 RECAP = "This session is being continued from a previous conversation that ran out of context. Summary: "
@@ -692,7 +692,7 @@ async def test_a_summary_request_is_stored_as_no_turn_of_the_person(new_hook: Ne
     assert [row.kind for row in line.rows() if SUMMARISE in row.text] == ["summarise", "summarise"]
 
 
-# --- BC-13: deferred tools -------------------------------------------------------------------------------------
+# --- deferred tools --------------------------------------------------------------------------------------------
 
 
 def found_tool(call: str = "call_search", name: str = "Found") -> list[Json]:
@@ -807,7 +807,7 @@ async def test_the_output_of_a_large_tool_search_keeps_its_shape(new_hook: NewHo
     assert same(messages_of(out)[1:], [call, output])
 
 
-# --- BC-14: empties --------------------------------------------------------------------------------------------
+# --- empties ---------------------------------------------------------------------------------------------------
 
 EMPTY_RESULTS = {"string": "", "list": [], "spaces": " \n ", "text of spaces": [a.text(" ")], "none": None}
 
@@ -855,7 +855,7 @@ async def test_empty_blocks_of_the_client_get_no_company(content: list[Json], la
     ]
 
 
-# --- BC-15: first and last message -----------------------------------------------------------------------------
+# --- first and last message ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -883,7 +883,7 @@ async def test_a_request_ends_and_begins_as_the_client_wanted(
     assert any(message.get("role") == "user" for message in messages_of(out))
 
 
-# --- BC-16: tool history without tools -------------------------------------------------------------------------
+# --- tool history without tools --------------------------------------------------------------------------------
 
 TOOLS: dict[str, Any] = {
     "absent": None,

@@ -1,4 +1,4 @@
-"""Public bug reports about system prompts and roles (BC-22 to BC-24)."""
+"""Public bug reports about system prompts and roles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def noted(out: Json) -> int:
     return orjson.dumps(out).decode().count(NOTE)
 
 
-# --- BC-22: the standing note --------------------------------------------------------------------------------
+# --- the standing note ---------------------------------------------------------------------------------------
 
 BILLING = a.text("x-anthropic-billing-header: cc_version=2.1.332.a1b; cc_entrypoint=cli;")
 IDENTITY = a.text("You are Claude Code, Anthropic's official CLI for Claude.")
@@ -193,7 +193,7 @@ async def test_the_note_is_the_same_in_every_request_of_a_session(fmt: a.Format,
     assert line.trims() >= 1
 
 
-# --- BC-23: a line that changes on each request ----------------------------------------------------------------
+# --- a line that changes on each request -----------------------------------------------------------------------
 
 
 def rotating(n: int) -> list[Json]:
@@ -248,7 +248,7 @@ async def test_leading_messages_that_change_each_time_change_nothing_else(fmt: a
     assert (line.trims(), len(heads)) == (1, 1)
 
 
-# --- BC-24: several system and developer messages --------------------------------------------------------------
+# --- several system and developer messages ---------------------------------------------------------------------
 
 
 def talk_with_developers(fmt: a.Format, turns: int) -> list[Json]:

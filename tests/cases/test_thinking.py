@@ -1,4 +1,4 @@
-"""Public bug reports about thinking (BC-17, BC-19): echoed byte for byte, and first in a running turn."""
+"""Public bug reports about thinking: echoed byte for byte, and first in a running turn."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def exchange(step: int, *lead: Json, size: int = 400) -> list[Json]:
     return [assistant(*lead, tool_use(call, path=call)), results(tool_result(call, listing(size, step)))]
 
 
-# --- BC-17: the latest assistant message -------------------------------------------------------------------
+# --- the latest assistant message --------------------------------------------------------------------------
 
 WEIRD: list[Json] = [
     {"thinking": "Zwölf Boxkämpfer\u2028 \u200d🧑\u200d🚀 ﬁ \u0301", "type": "thinking", "signature": "c2lnbmVk"},
@@ -117,7 +117,7 @@ async def test_outputs_of_a_client_are_never_merged(steps: int, new_hook: NewHoo
     assert same(messages_of(out)[-3:], tail[-3:])
 
 
-# --- BC-19: the first output of a running turn ---------------------------------------------------------------
+# --- the first output of a running turn ----------------------------------------------------------------------
 
 
 def running(steps: int, thinks: Callable[[int], bool], *, lead: bool = False) -> list[Json]:

@@ -1,4 +1,4 @@
-"""Who is calling and which conversation it is (BC-33, BC-37, BC-38)."""
+"""Who is calling and which conversation it is."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def call(**ids: str) -> SimpleNamespace:
     return SimpleNamespace(**ids)
 
 
-# --- BC-33: where a session id may stand -----------------------------------------------------------------
+# --- where a session id may stand ------------------------------------------------------------------------
 
 ROWS: dict[str, tuple[dict[Any, Any], dict[str, Any], str | None, str]] = {
     "claude code": ({"x-claude-code-session-id": SESSION}, {}, SESSION, ""),
@@ -488,7 +488,7 @@ def test_litellms_own_key_objects_are_read_as_it_fills_them(monkeypatch: pytest.
     assert tenant_of(UserAPIKeyAuth()) == "local"
 
 
-# --- BC-38: names on disk --------------------------------------------------------------------------------
+# --- names on disk ---------------------------------------------------------------------------------------
 
 HOSTILE = [
     "../../x", "/etc/x", "a/b", "a\\b", "a%2f..", "a\x00", "a\x00b", "x" * 5000, "x" * 4999, "", ".", "..", "A",

@@ -1,4 +1,4 @@
-"""What the gateway knows of a model: names, windows, price steps, fallbacks (BC-56, BC-60)."""
+"""What the gateway knows of a model: names, windows, price steps, fallbacks."""
 
 from __future__ import annotations
 

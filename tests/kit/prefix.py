@@ -1,4 +1,4 @@
-"""V-P and the other oracles about bytes, as assertions: prefix, untouched, unaliased, accepted."""
+"""The oracles about bytes, as assertions: prefix, untouched, unaliased, accepted."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def assert_accepted(body: Body, fmt: Format, issued: Issued | None = None) -> No
 
 
 def assert_untouched(before: Any, after: Any) -> None:
-    """V-U, bytewise: key order and breakpoints count too."""
+    """Both are the same bytes as JSON: key order and breakpoints count too."""
     if orjson.dumps(before) != orjson.dumps(after):
         raise AssertionError("the value was changed:\n  was " + _around(orjson.dumps(before), orjson.dumps(after)))
 
 
 @contextmanager
 def unchanged(*held: Any) -> Iterator[None]:
-    """V-M: none of the objects that the caller still holds is altered inside the block."""
+    """None of the objects that the caller still holds is altered inside the block."""
     before = [orjson.dumps(value) for value in held]
     yield
     for at, value in enumerate(held):

@@ -1,4 +1,4 @@
-"""The laws of the design as properties over generated histories in all three formats."""
+"""The laws as properties over generated histories in all three formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: who wins, what is refused, what is ignored, and the limits that follow (BC-56)."""
+"""Settings: who wins, what is refused, what is ignored, and the limits that follow."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ignored(resolved: Resolved) -> list[tuple[str, str]]:
 # --- defaults and files ----------------------------------------------------------------------------------
 
 
-def test_the_defaults_are_those_of_the_design() -> None:
+def test_a_setting_that_nobody_gives_has_its_default() -> None:
     assert base(HOME="/home/ada").settings.model_dump() == {
         "enabled": True,
         "agents": {},

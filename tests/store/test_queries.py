@@ -22,7 +22,7 @@ def shelf(tmp_path: Path) -> Iterator[FilledStore]:
     made.close()
 
 
-# --- words are words (BC-44) ----------------------------------------------------------------------------------------
+# --- words are words ------------------------------------------------------------------------------------------------
 
 FOUND = {
     "multi-agent": "the multi-agent run",
@@ -93,7 +93,7 @@ def test_no_string_makes_a_search_fail(shelf: FilledStore) -> None:
             queries.search_words(db, words.parse(query), Filters(), 8)
 
 
-# --- scripts without spaces (BC-45) ---------------------------------------------------------------------------------
+# --- scripts without spaces -----------------------------------------------------------------------------------------
 
 RUNS = {
     "chinese": "请检查config_path文件是否存在",

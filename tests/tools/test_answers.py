@@ -184,7 +184,7 @@ LONG = {
 
 @pytest.mark.parametrize("name", LONG)
 async def test_every_id_in_a_header_gives_back_the_very_text(name: str, new_hook, state_dir: Path) -> None:
-    """BC-47: what stands behind a header is the client's original, whoever else forges one."""
+    """What stands behind a header is the client's original, whoever else forges one."""
     talk = Conversation(new_hook())
     sent = await talk.send(exchange(LONG[name]))
     short = str(messages_of(sent)[-1]["content"])
@@ -316,7 +316,7 @@ def test_sql_waits_until_the_index_holds_everything(shelf: FilledStore) -> None:
 
 
 def test_reading_leaves_no_file_that_others_may_read(shelf: FilledStore) -> None:
-    """BC-48: a reader makes SQLite's side files anew where no writer has the database open."""
+    """A reader makes SQLite's side files anew where no writer has the database open."""
     session = shelf.put(["needle"])
     before = os.umask(0o022)
     try:
