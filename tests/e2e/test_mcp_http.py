@@ -5,10 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from openmem_hook.gateway import routes
 from tests.harness.gateway_process import bearer
 from tests.kit.clients import ClaudeCode
-from tests.kit.mcp_client import ACCEPT, call
+from tests.kit.mcp_client import ACCEPT, PATH, call
 
 pytestmark = pytest.mark.e2e
 
@@ -21,6 +20,6 @@ async def test_two_people_on_the_real_gateway_find_their_own(http: httpx.AsyncCl
         text, failed = await call(http, "smart_compact_search", bearer(name) | ACCEPT, query="needle-of-*", role="all")
         assert not failed
         assert {other for other in ("alice", "bob", "first", "second") if f"needle-of-{other}" in text} == {name}
-    refused = await http.post(routes.PATH, json={}, headers={"authorization": "Bearer sk-nobody", **ACCEPT})
+    refused = await http.post(PATH, json={}, headers={"authorization": "Bearer sk-nobody", **ACCEPT})
     assert refused.is_error
     assert b"needle" not in refused.content
