@@ -757,9 +757,9 @@ async def test_requests_of_titles_alone_leave_no_growing_memory(new_hook: NewHoo
         title.pop("tools", None)
         talk.last = None
         await talk.send(title)
-    (live,) = hook.compactor.store.pool.sessions_in_memory()
-    assert len(live.memo.facts) < 400
-    assert len(live.memo.overheads) < 400
+    (session,) = hook.compactor.store.pool.sessions_in_memory()
+    assert len(session.cache.facts) < 400
+    assert len(session.cache.overheads) < 400
 
 
 @pytest.mark.parametrize(

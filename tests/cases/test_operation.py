@@ -24,7 +24,8 @@ from blockbuster import blockbuster_ctx
 from openmem_hook import fingerprint
 from openmem_hook.compaction import wording
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.store import pool
+from openmem_hook.store import open_session, pool
+from openmem_hook.store import session as session_module
 from openmem_hook.store.session import unpack
 from tests.cases.concurrent_agents import AGENTS, PROCESSES, history, reading, run_agents
 from tests.conftest import CALL_TYPES, make_key
@@ -144,7 +145,7 @@ async def test_what_could_not_be_stored_is_sent_whole(new_hook: NewHook, key: An
     def full(*given: Any) -> bool:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(sessions, "claim", full)
+    monkeypatch.setattr(session_module, "claim", full)
     data = {**body, "proxy_server_request": {"headers": {SESSION_HEADER[fmt]: "one"}}}
     out = await hook.async_pre_call_hook(key, None, data, CALL_TYPES[fmt])
     assert hook.watch.failures == 1
@@ -233,7 +234,7 @@ async def test_no_word_of_a_message_no_key_and_no_id_is_in_the_log(new_hook: New
         def fail(*given: Any, fault: Exception = fault) -> bool:
             raise fault
 
-        monkeypatch.setattr(sessions, "claim", fail)
+        monkeypatch.setattr(session_module, "claim", fail)
         more = {**data, "messages": [*spoilt, a.assistant("canary-said"), a.user(f"canary {fault!r}")]}
         await hook.async_pre_call_hook(key, None, more, "anthropic_messages")
     told = "\n".join(
@@ -292,7 +293,7 @@ async def test_a_message_of_20_megabytes_leaves_a_short_log_though_someone_alway
 
 
 async def test_a_log_is_cut_though_there_is_always_a_reader(new_hook: NewHook, state_dir: Path, monkeypatch) -> None:
-    monkeypatch.setattr(sessions, "LOG_PAGES", 256)
+    monkeypatch.setattr(open_session, "LOG_PAGES", 256)
     hook = new_hook(deadline_s=30, trim_at_tokens=5_000, chars_per_token=2.5)
     talk = Conversation(hook, "one")
     with reading(state_dir, 3) as readers:
@@ -305,12 +306,12 @@ async def test_a_log_is_cut_though_there_is_always_a_reader(new_hook: NewHook, s
 
 def tidied(hook: ContextHook) -> None:
     """Waits for what a request left to be done behind it."""
-    while any(live.tidying for live in hook.compactor.store.pool.sessions_in_memory()):
+    while any(session.chores.is_running for session in hook.compactor.store.pool.sessions_in_memory()):
         time.sleep(0.005)
 
 
 async def test_connections_stay_few_however_many_sessions_there_are(new_hook: NewHook, monkeypatch) -> None:
-    for name, value in {"OPEN_SESSIONS": 4, "KNOWN_SESSIONS": 6, "UNWRITTEN_SESSIONS": 6, "OPEN_CATALOGS": 2}.items():
+    for name, value in {"OPEN_SESSIONS": 4, "KNOWN_SESSIONS": 6, "UNSTORED_SESSIONS": 6, "OPEN_CATALOGS": 2}.items():
         monkeypatch.setattr(pool, name, value)
     hook = new_hook()
     most, before = 0, handles()

@@ -62,7 +62,8 @@ def stored(state_dir: Path) -> list[bytes]:
 
 def cuts_of(hook: ContextHook) -> set[str]:
     """Ids of the cuts made so far in the sessions this worker knows."""
-    return {cut.id for live in hook.compactor.store.pool.sessions_in_memory() for cut in live.state.cuts.values()}
+    sessions = hook.compactor.store.pool.sessions_in_memory()
+    return {cut.id for session in sessions for cut in session.state.edits.trims.values()}
 
 
 async def report(hook: ContextHook, request: Request, call_id: str) -> None:

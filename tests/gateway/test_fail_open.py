@@ -15,14 +15,15 @@ import orjson
 import pytest
 from blockbuster import blockbuster_ctx
 
-from openmem_hook import compactor, config
-from openmem_hook.compaction import estimate
+from openmem_hook import compactor, config, recorder, tokens
+from openmem_hook.compaction import decision, estimate, pipeline, record
 from openmem_hook.formats import breakpoints
 from openmem_hook.formats.decode import decode
 from openmem_hook.gateway import identity, models
-from openmem_hook.store import catalog, database, fulltext
-from openmem_hook.store import session as sessions
-from openmem_hook.store.pool import File
+from openmem_hook.store import catalog, database, executor, fulltext, names
+from openmem_hook.store import session as session_module
+from openmem_hook.store import store as store_module
+from openmem_hook.store.database_file import DatabaseFile
 from tests.conftest import CALL_TYPES, make_key
 from tests.harness.outage import (
     DAMAGES,
@@ -113,7 +114,7 @@ async def test_edits_outlive_the_database_they_stood_in(new_hook, state_dir, dam
 async def test_a_catalog_that_was_lost_learns_again_what_its_sessions_have(new_hook, state_dir, monkeypatch) -> None:
     client, store = Client(new_hook(**TIGHT), "anthropic"), Store(state_dir)
     await client.until_trimmed()
-    monkeypatch.setattr(compactor, "TOUCH_S", 0.0)
+    monkeypatch.setattr(store_module, "TOUCH_S", 0.0)
     with DAMAGES["the catalog deleted"](store):
         await client.go_on()
     forked = Client(client.hook, "anthropic", session="a fork")
@@ -210,11 +211,11 @@ async def test_a_session_forgotten_by_the_pool_still_knows_what_it_sent_raw(new_
 # --- faults inside ------------------------------------------------------------------------------------------
 
 BEFORE_MEMORY: list[tuple[Any, str]] = [
-    (compactor, "decode"),
-    (compactor, "find_standing"),
-    (compactor, "finish"),
-    (compactor.threads, "place"),
-    (compactor.names, "session_name"),
+    (store_module, "decode"),
+    (pipeline, "find_active_edits"),
+    (decision, "finish"),
+    (pipeline, "place"),
+    (names, "session_name"),
     (identity, "session_of"),
     (identity, "headers_of"),
     (models, "facts_for"),
@@ -224,19 +225,19 @@ BEFORE_MEMORY: list[tuple[Any, str]] = [
 
 INSIDE: list[tuple[Any, str]] = [
     (compactor, "decide"),
-    (compactor, "rows_of"),
-    (compactor, "events_of"),
+    (record, "_rows"),
+    (record, "events_of"),
     (compactor, "savings_of"),
-    (compactor, "ended_threads"),
-    (compactor, "hidden_by"),
-    (compactor.tokens, "estimate"),
-    (estimate, "full"),
-    (estimate, "total"),
+    (record, "replaced_threads"),
+    (record, "_hidden_by_new_edits"),
+    (tokens, "estimate"),
+    (estimate, "of_whole"),
+    (estimate, "prompt_tokens"),
     (breakpoints, "layout"),
-    (sessions, "claim"),
-    (sessions, "refreshed"),
-    (sessions, "pack"),
-    (sessions, "_remember"),
+    (session_module, "claim"),
+    (session_module, "version"),
+    (session_module, "pack"),
+    (recorder, "_open_call"),
     (catalog, "touch"),
     (catalog, "rate"),
     (catalog, "find_anchor"),
@@ -289,18 +290,17 @@ def raising(*given: Any, **named: Any) -> Any:
     raise ZeroDivisionError("a seam gave way")
 
 
-@pytest.mark.parametrize("seam", ["savings_of", "_remember"])
+@pytest.mark.parametrize("seam", [(compactor, "savings_of"), (recorder, "_open_call")], ids=named)
 @formats
 async def test_a_failure_after_the_commit_sends_the_bytes_that_were_committed(
-    new_hook, state_dir, monkeypatch, fmt: Format, seam: str
+    new_hook, state_dir, monkeypatch, fmt: Format, seam: tuple[Any, str]
 ) -> None:
     """At the very request that makes the first cut: the answer has it, and so has every later one."""
     hook, store = new_hook(**TIGHT), Store(state_dir)
     client = Client(hook, fmt)
     await client.go_on(FIRST_TRIM)
     with monkeypatch.context() as patch:
-        once = fails_once(getattr(compactor, seam, None) or getattr(hook.compactor, seam))
-        patch.setattr(compactor if hasattr(compactor, seam) else hook.compactor, seam, once)
+        patch.setattr(*seam, fails_once(getattr(*seam)))
         await client.go_on(breaks=True)
     assert client.trimmed
     assert store.rows("SELECT count(*) FROM edits WHERE kind = 'cut'") == [(1,)]
@@ -318,7 +318,7 @@ async def test_a_body_that_can_not_be_built_is_not_recorded_as_sent(
     client = Client(hook, fmt)
     await client.go_on(FIRST_TRIM)
     with monkeypatch.context() as patch:
-        patch.setattr(compactor, "finish", fails_once(compactor.finish))
+        patch.setattr(decision, "finish", fails_once(decision.finish))
         await client.go_on()
     assert not client.trimmed
     assert store.rows("SELECT count(*) FROM edits WHERE kind = 'cut'") == [(0,)]
@@ -379,16 +379,16 @@ async def test_results_of_a_request_that_was_not_decided_in_time_stay_raw(
 
 async def settled(client: Client) -> None:
     """The worker that was given up on is done."""
-    live = client.hook.compactor.store.pool.sessions_in_memory()[0]
+    session = client.hook.compactor.store.pool.sessions_in_memory()[0]
     await asyncio.sleep(0.05)
-    await asyncio.to_thread(live.lock.acquire)
-    live.lock.release()
+    await asyncio.to_thread(session.lock.acquire)
+    session.lock.release()
 
 
 async def test_a_commit_that_comes_soon_after_the_deadline_is_waited_for(
     new_hook, state_dir, failing_connections, monkeypatch
 ) -> None:
-    monkeypatch.setattr(compactor, "COMMIT_S", 5.0)
+    monkeypatch.setattr(executor, "COMMIT_GRACE_S", 5.0)
     client = Client(new_hook(**TIGHT), "anthropic")
     await client.go_on(FIRST_TRIM)
     with slow(1.0, "COMMIT"), client.in_a_hurry():
@@ -444,7 +444,7 @@ async def test_memory_is_asked_without_touching_a_file(new_hook, monkeypatch) ->
     touched: list[Any] = []
     for name in ("inode", "connect", "transaction"):
         monkeypatch.setattr(database, name, lambda *given: touched.append(given) or raising())
-    monkeypatch.setattr(File, "close", touched.append)
+    monkeypatch.setattr(DatabaseFile, "close", touched.append)
     monkeypatch.setattr(hook.compactor, "_compact", raising)
     for client in clients:
         await client.go_on(2)
@@ -459,7 +459,7 @@ async def test_a_body_is_taken_apart_off_the_event_loop_when_memory_is_asked_too
         where.append(threading.current_thread())
         return decode(*given)
 
-    monkeypatch.setattr(compactor, "decode", noticed)
+    monkeypatch.setattr(store_module, "decode", noticed)
     monkeypatch.setattr(compactor, "decide", raising)
     await client.go_on()
     assert len(where) == 2
@@ -524,7 +524,7 @@ async def test_cancellation_during_a_replay_is_raised_again(new_hook, state_dir,
     await client.go_on(3)
     with monkeypatch.context() as patch:
         patch.setattr(compactor, "decide", raising)
-        patch.setattr(compactor, "find", lambda draft: time.sleep(0.3))
+        patch.setattr(compactor, "replay", lambda inputs: time.sleep(0.3))
         sending = asyncio.ensure_future(client.go_on())
         await asyncio.sleep(0.1)
         sending.cancel()

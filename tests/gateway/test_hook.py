@@ -28,7 +28,8 @@ from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.watch import EVERY_S, Watch
 from openmem_hook.store import names
-from openmem_hook.store import session as sessions
+from openmem_hook.store import session as session_module
+from openmem_hook.store import store as store_module
 from tests.conftest import CALL_TYPES, make_key
 from tests.harness.outage import (
     FIRST_TRIM,
@@ -402,7 +403,7 @@ async def test_failures_are_events_once_a_request_as_soon_as_the_store_takes_the
         await client.go_on(3)
         await client.report()
         await client.report()
-    client.hook.compactor.store.pool._resting.clear()
+    client.hook.compactor.store.pool._resting_until.clear()
     await client.go_on()
     await client.report()
     assert catalog_events(store) == [{"error": "NotADirectoryError: Not a directory"}] * 3
@@ -449,9 +450,9 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("seam", ["decide", "decode"])
+@pytest.mark.parametrize("seam", [(compactor, "decide"), (store_module, "decode")], ids=lambda seam: seam[1])
 async def test_no_word_of_a_message_no_key_and_no_id_is_logged_or_kept_in_an_event(
-    new_hook, state_dir, quiet_log, monkeypatch, error: Exception, seam: str
+    new_hook, state_dir, quiet_log, monkeypatch, error: Exception, seam: tuple[Any, str]
 ) -> None:
     def fail(*given: Any, **named: Any) -> Any:
         raise error
@@ -461,9 +462,9 @@ async def test_no_word_of_a_message_no_key_and_no_id_is_logged_or_kept_in_an_eve
     held = chat.body(chat.user(SECRET), chat.assistant("", chat.call(SECRET)), chat.result(SECRET, SECRET))
     await asked(hook, from_gateway(held, "chat", SECRET, f"{SECRET} 1"), key=key)
     with monkeypatch.context() as patch:
-        patch.setattr(compactor, seam, fail)
+        patch.setattr(*seam, fail)
         await asked(hook, from_gateway(held, "chat", SECRET, f"{SECRET} 2"), key=key)
-        patch.setattr(sessions, "add_events", fail)
+        patch.setattr(session_module, "add_events", fail)
         await answered(hook, f"{SECRET} 2", {"prompt_tokens": 5})
     await answered(hook, f"{SECRET} 1", {"prompt_tokens": 5})
     assert hook.watch.failures == 1

@@ -73,7 +73,7 @@ async def test_a_count_by_another_tokenizer_is_no_base_for_an_estimate(new_hook,
     told = {"litellm_call_id": "other", "proxy_server_request": {"headers": {"x-claude-code-session-id": "s"}}}
     body = body_of(8) | told | {"model": model}
     await hook.async_pre_call_hook(make_key(), None, body, "anthropic_messages")
-    known, new = (hook.compactor.recorder.expected()["other"].estimate, len(json.dumps(body_of(8))) / 3.2)
+    known, new = (hook.compactor.recorder.open_call("other").estimate, len(json.dumps(body_of(8))) / 3.2)
     assert (known == pytest.approx(new, rel=0.1)) is not shared
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import orjson
 
-from openmem_hook.compaction.record import Event, NewRow, Thread, Write
+from openmem_hook.compaction.state import SessionState
+from openmem_hook.compaction.threads import Thread
+from openmem_hook.compaction.write import Event, NewRow, Write
 from openmem_hook.store import catalog, database, fulltext, names
-from openmem_hook.store import session as sessions
 from openmem_hook.store.handshake import Handshake
 from openmem_hook.store.pool import Pool
 from openmem_hook.text import searchable
@@ -75,17 +76,16 @@ class FilledStore:
     ) -> str:
         """Stores a session and returns its name. `behind`: only what a request indexes itself is indexed."""
         tenant, name = names.tenant_folder(owner), names.session_name(owner, session)
-        path = self.pool.session_path(tenant, name)
-        with closing(database.connect(path, "session")) as db:
-            state = sessions.refreshed(db, sessions.SessionState())
+        worker = self.pool.session(tenant, name)
+        with worker.in_use() as db:
             for row in (row if isinstance(row, Row) else said(row) for row in rows):
-                sessions.claim(db, state, self._write(row, state), Handshake())
+                worker.claim(db, self._write(row, worker.state), Handshake())
             with database.transaction(db):
                 assert behind != fulltext.index(db, 0 if behind else 10**9), "behind is not behind"
-        self.pool.catalog(tenant, lambda db: catalog.touch(db, name, at, "claude-code", "m", project))
+        self.pool.with_catalog(tenant, lambda db: catalog.touch(db, name, at, "claude-code", "m", project))
         return name
 
-    def _write(self, row: Row, state: sessions.SessionState) -> Write:
+    def _write(self, row: Row, state: SessionState) -> Write:
         past = list(state.measured)[-1] if state.measured else b"\0" * 16
         key = hashlib.blake2b(past + orjson.dumps([row.role, row.text.encode("utf-8", "replace").decode()])).digest()[
             :16
@@ -99,7 +99,7 @@ class FilledStore:
 
     def event(self, kind: str, data: dict[str, Any], *, owner: str = "user:alice", at: float = NOW) -> None:
         tenant = names.tenant_folder(owner)
-        self.pool.catalog(tenant, lambda db: catalog.record(db, "", [Event(kind, data)], at))
+        self.pool.with_catalog(tenant, lambda db: catalog.record(db, "", [Event(kind, data)], at))
 
     def ask(self, tool: str, *, owner: str = "user:alice", **arguments: Any) -> Answer:
         return self.desk.answer(Caller(names.tenant_folder(owner)), tool, arguments)

@@ -12,8 +12,7 @@ import pytest
 
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.store import database, fulltext
-from openmem_hook.store import session as sessions
-from openmem_hook.store.pool import Live
+from openmem_hook.store.open_session import CHORES_EVERY, OpenSession
 from tests.harness.conversation import Conversation
 from tests.harness.outage import assert_in_step
 from tests.kit.builders import session
@@ -41,15 +40,15 @@ def indexed(db: sqlite3.Connection) -> list[int]:
     return [seq for (seq,) in db.execute("SELECT id FROM messages_fts_docsize ORDER BY id")]
 
 
-def only(hook: ContextHook) -> Live:
-    (live,) = hook.compactor.store.pool.sessions_in_memory()
-    return live
+def only(hook: ContextHook) -> OpenSession:
+    (session,) = hook.compactor.store.pool.sessions_in_memory()
+    return session
 
 
 def settle(hook: ContextHook) -> None:
     """Waits for what is done behind the requests."""
     end = time.monotonic() + SETTLED_S
-    while only(hook).tidying or only(hook).state.behind:
+    while only(hook).chores.is_running or only(hook).chores.due:
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -98,7 +97,7 @@ async def test_segments_and_log_stay_few_and_small_over_a_session(new_hook: NewH
     with closing(sqlite3.connect(path)) as db:
         segments = db.execute("SELECT count(DISTINCT segid) FROM lines_fts_idx").fetchone()[0]
         assert_in_step(db)
-    assert segments < 2 * sessions.CHORES_EVERY
+    assert segments < 2 * CHORES_EVERY
     assert path.with_name(f"{path.name}-wal").stat().st_size < 1_500_000
 
 
@@ -106,7 +105,9 @@ async def test_what_a_worker_left_over_is_done_by_the_next_one(
     new_hook: NewHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = new_hook()
-    monkeypatch.setattr(first.compactor, "_tidy", lambda _: None)  # a worker that ended right after the request
+    monkeypatch.setattr(
+        first.compactor.store, "tidy_later", lambda _: None
+    )  # a worker that ended right after the request
     *before, last = growth(session("anthropic", exchanges=40, size=4_000))
     await Conversation(first).send(before[-1])
     with closing(sqlite3.connect(only(first).file.path)) as db:

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from openmem_hook import config, retention
+from openmem_hook import config
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.watch import Watch
-from openmem_hook.store import catalog, names
-from openmem_hook.store import session as sessions
+from openmem_hook.store import catalog, names, retention
+from openmem_hook.store import session as session_module
 from openmem_hook.store.pool import Pool
 from tests.conftest import make_key
 from tests.kit.builders import session
@@ -70,7 +70,7 @@ async def use(hook: ContextHook, session_id: str, key: Any = None, **size: int) 
 
 def tidied(hook: ContextHook) -> None:
     """Waits for what a request left to be done behind it."""
-    while any(live.tidying for live in hook.compactor.store.pool.sessions_in_memory()):
+    while any(one.chores.is_running for one in hook.compactor.store.pool.sessions_in_memory()):
         time.sleep(0.01)
 
 
@@ -90,7 +90,7 @@ def files_of(hook: ContextHook, session_id: str, user: str = "user-1") -> list[s
 
 def rows(hook: ContextHook, sql: str, user: str = "user-1") -> list[tuple[Any, ...]]:
     tenant = names.tenant_folder(f"user:{user}")
-    return hook.compactor.store.pool.catalog(tenant, lambda db: db.execute(sql).fetchall())
+    return hook.compactor.store.pool.with_catalog(tenant, lambda db: db.execute(sql).fetchall())
 
 
 def stored(hook: ContextHook, session_id: str) -> int:
@@ -117,7 +117,7 @@ async def test_a_session_idle_longer_than_the_ttl_is_deleted_whole(worker, clock
     clock.now += 30 * DAY + HOUR
     await use(hook, "new")
     assert files_of(hook, "old") == []
-    assert [live.name for live in hook.compactor.store.pool.sessions_in_memory()] == [path_of(hook, "new").stem]
+    assert [one.name for one in hook.compactor.store.pool.sessions_in_memory()] == [path_of(hook, "new").stem]
     assert rows(hook, "SELECT name FROM sessions") == [(path_of(hook, "new").stem,)]
     assert rows(hook, "SELECT * FROM anchors") == rows(hook, "SELECT * FROM results") == []
 
@@ -167,8 +167,8 @@ async def test_a_session_that_a_request_is_working_on_stays(worker, clock) -> No
     hook = worker(ttl_days=1)
     await use(hook, "old")
     clock.now += 2 * DAY
-    live = hook.compactor.store.pool.sessions_in_memory()[0]
-    with live.lock:
+    in_use = hook.compactor.store.pool.sessions_in_memory()[0]
+    with in_use.lock:
         await use(hook, "new")
         assert files_of(hook, "old")
     clock.now += HOUR
@@ -176,7 +176,7 @@ async def test_a_session_that_a_request_is_working_on_stays(worker, clock) -> No
     assert files_of(hook, "old") == []
 
 
-@pytest.mark.parametrize(("where", "step"), [(sessions, "claim"), (catalog, "touch")])
+@pytest.mark.parametrize(("where", "step"), [(session_module, "claim"), (catalog, "touch")])
 async def test_a_sweep_of_another_worker_in_the_middle_of_a_request_loses_nothing(
     worker, clock, monkeypatch, where, step
 ) -> None:
@@ -201,10 +201,10 @@ async def test_a_session_used_while_its_turn_came_is_passed_over(worker, clock) 
     tenant, path = folder_of(hook).name, path_of(hook, "old")
     before = clock.now + 1
     erased: list[str] = []
-    assert hook.compactor.store.pool.catalog(tenant, lambda db: catalog.idle(db, before, 9)) == [path.stem]
-    hook.compactor.store.pool.catalog(tenant, lambda db: catalog.touch(db, path.stem, clock.now + 2, "", ""))
+    assert hook.compactor.store.pool.with_catalog(tenant, lambda db: catalog.idle(db, before, 9)) == [path.stem]
+    hook.compactor.store.pool.with_catalog(tenant, lambda db: catalog.touch(db, path.stem, clock.now + 2, "", ""))
     forget = lambda db: catalog.forget(db, path.stem, before, lambda: erased.append("files"))  # noqa: E731
-    assert not hook.compactor.store.pool.catalog(tenant, forget)
+    assert not hook.compactor.store.pool.with_catalog(tenant, forget)
     assert erased == []
 
 
@@ -309,15 +309,17 @@ def test_a_sweep_that_is_stopped_deletes_nothing_more(state_dir: Path, clock: Cl
     monkeypatch.setattr(retention, "BATCH", 1)
     pool, tenant, forget = Pool(state_dir), "0" * 32, catalog.forget
     for name in ("a" * 16, "b" * 16, "c" * 16):
-        pool.catalog(tenant, lambda db, name=name: catalog.touch(db, name, START, "", ""))
+        pool.with_catalog(tenant, lambda db, name=name: catalog.touch(db, name, START, "", ""))
     keeper = retention.Retention(pool, clock)
     monkeypatch.setattr(catalog, "forget", lambda *given: [forget(*given), keeper.stop()][0])
     clock.now += 2 * DAY
     assert keeper.sweep(1) == 1
-    assert len(pool.catalog(tenant, catalog.names)) == 2
+    assert len(pool.with_catalog(tenant, catalog.names)) == 2
     clock.now += HOUR
     assert keeper.sweep(1) == 0
-    assert pool.catalog(tenant, lambda db: catalog.begin_chore(db, retention.CHORE, clock.now, HOUR)), "left to others"
+    assert pool.with_catalog(tenant, lambda db: catalog.begin_chore(db, retention.CHORE, clock.now, HOUR)), (
+        "left to others"
+    )
     pool.close()
 
 

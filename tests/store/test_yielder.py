@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from openmem_hook import compactor
-from openmem_hook.store.yielder import WORK_SHARE
+from openmem_hook.store import session, store, yielder
+from openmem_hook.store.yielder import WORK_SHARE, Yielder
 from tests.harness.outage import Client
 
 
@@ -35,32 +36,32 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     made = Machine()
-    monkeypatch.setattr(breather, "time", made)
+    monkeypatch.setattr(yielder, "time", made)
     return made
 
 
 def test_work_pauses_as_often_as_was_asked(machine: Machine) -> None:
-    breathe = Breather(0.002)
+    pause = Yielder(0.002)
     for _ in range(1_000):
         machine.work(0.0001)
-        breathe()
+        pause()
     assert 45 <= machine.pauses <= 50
 
 
 def test_time_in_which_others_ran_is_no_work(machine: Machine) -> None:
-    breathe = Breather(0.002)
+    pause = Yielder(0.002)
     for _ in range(100):
         machine.now += 0.005
-        breathe()
+        pause()
     assert machine.pauses == 0
 
 
 def test_where_others_are_busy_most_time_stays_for_the_work(machine: Machine) -> None:
     machine.back_after = 0.01
-    breathe, begun = Breather(0.002), machine.now
+    pause, begun = Yielder(0.002), machine.now
     for _ in range(10_000):
         machine.work(0.0001)
-        breathe()
+        pause()
     assert machine.worked / (machine.now - begun) > 0.95 * WORK_SHARE / (WORK_SHARE + 1)
 
 
@@ -72,8 +73,8 @@ async def test_a_history_seen_for_the_first_time_pauses_between_its_messages(new
         def __call__(self) -> None:
             called.append(1)
 
-    monkeypatch.setattr(compactor, "Breather", Counted)
-    monkeypatch.setattr(sessions, "Breather", Counted)
+    for module in (compactor, store, session):
+        monkeypatch.setattr(module, "Yielder", Counted)
     client = Client(new_hook(), "chat")
     client.at = len(client.requests) - 1
     await client.go_on()
