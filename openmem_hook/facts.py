@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from openmem_hook import fingerprint, tokens
 from openmem_hook.model import Facts, HistoryCache, MessageKind, Part, PartKind, Raw, Reader, ResultSlot, Role
@@ -19,10 +20,13 @@ _TYPED_PARTS: frozenset[PartKind] = frozenset(("text", "command", "media", "opaq
 """Parts of a user message that a person put there."""
 _NO_IDENTITY: frozenset[PartKind] = frozenset(("thinking", "reminder", "blank"))
 """Parts that clients vary, drop or insert."""
-_SIZE_KINDS: Mapping[PartKind, str] = {"call": "args", "result": "result"}
+_SIZE_KINDS: Mapping[PartKind, Literal["args", "result"]] = {"call": "args", "result": "result"}
+"""The kind under which `tokens.measure` counts the text of a part; `text` for all others."""
 
 
 def sizes_of(parts: Iterable[Part]) -> Sizes:
+    """How much these parts hold together. Thinking and a provider's compaction are counted by what they cost where
+    only a signature or encrypted text is there."""
     total = tokens.ZERO
     for part in parts:
         if part.kind == "thinking":
@@ -107,6 +111,7 @@ def _forces_trim(role: Role, parts: Sequence[Part]) -> bool:
 
 
 def facts_of_message(adapter: Reader, raw: Raw, size: int) -> Facts:
+    """Facts about a raw message of this format and of this many bytes of JSON."""
     return facts_of(adapter.role_of(raw), adapter.parts_of(raw), size)
 
 
@@ -115,6 +120,7 @@ def cached_facts(adapter: Reader, raw: Raw, cache: HistoryCache) -> Facts:
     payload = fingerprint.dump(raw)
     key = hash(payload)
     facts = cache.facts.get(key)
+    # Two messages may have the same hash: the length tells them apart, as far as anything so cheap can.
     if facts is None or facts.bytes != len(payload):
         facts = cache.facts[key] = facts_of_message(adapter, raw, len(payload))
     return facts

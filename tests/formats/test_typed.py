@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from openmem_hook.formats.typed import TABLE, classify
+from openmem_hook.formats.typed import CLIENT_TEXTS, classify
 
 EXAMPLES = {
     "<openmem-pointer>\n3 messages left.\n</openmem-pointer>": "reminder",
@@ -44,7 +44,7 @@ EXAMPLES = {
     "Provide a detailed prompt for continuing our conversation above.": "summarise",
     "This is the Qwen Code. We are setting up the context for our chat.": "notice",
 }
-CLOSED = [text for text in EXAMPLES if any(row.end and text.strip().startswith(row.start) for row in TABLE)]
+CLOSED = [text for text in EXAMPLES if any(row.end and text.strip().startswith(row.start) for row in CLIENT_TEXTS)]
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
@@ -59,8 +59,8 @@ def test_words_behind_what_a_client_wrote_are_typed(text: str) -> None:
 
 
 def test_every_row_has_an_example() -> None:
-    assert [row for row in TABLE if not any(text.startswith(row.start) for text in EXAMPLES)] == []
-    told = {row.start: row.kind for row in TABLE}
+    assert [row for row in CLIENT_TEXTS if not any(text.startswith(row.start) for text in EXAMPLES)] == []
+    told = {row.start: row.kind for row in CLIENT_TEXTS}
     assert set(told.values()) | {"command"} == set(EXAMPLES.values())
 
 
