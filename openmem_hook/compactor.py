@@ -38,13 +38,14 @@ from openmem_hook.compaction.record import (
 )
 from openmem_hook.compaction.standing import find_standing
 from openmem_hook.compaction.threads import derived_id
-from openmem_hook.config import Limits, Settings
 from openmem_hook.formats import breakpoints
 from openmem_hook.formats.decode import decode
 from openmem_hook.formats.usage import Usage
+from openmem_hook.limits import Limits
 from openmem_hook.model import Adapter, History, HistoryCache
 from openmem_hook.recorder import Pending, Recorder
 from openmem_hook.retention import Retention
+from openmem_hook.settings import Settings
 from openmem_hook.store import catalog, names, sessions
 from openmem_hook.store.breather import Breather
 from openmem_hook.store.database import StoreError

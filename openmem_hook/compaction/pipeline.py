@@ -17,8 +17,8 @@ from openmem_hook.compaction.estimate import Scale
 from openmem_hook.compaction.freeze import freeze
 from openmem_hook.compaction.results import shorten
 from openmem_hook.compaction.standing import Followers, find_standing
-from openmem_hook.config import Limits
 from openmem_hook.facts import cached_facts
+from openmem_hook.limits import Limits
 from openmem_hook.model import Adapter, Facts, History, HistoryCache, Pause, Raw, no_pause
 
 SHORT_SHARE = 0.5

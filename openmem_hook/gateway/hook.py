@@ -21,6 +21,7 @@ from openmem_hook.formats import adapter_for
 from openmem_hook.gateway import identity, models, startup
 from openmem_hook.gateway.reported import reported_usage
 from openmem_hook.gateway.watch import LOG, Watch
+from openmem_hook.limits import derive_limits
 from openmem_hook.tools import Desk
 
 
@@ -105,7 +106,7 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
         )
         settings = resolved.settings
         tenant = identity.tenant_of(key, settings.tenant, identity.authentication_of(_proxy()))
-        self.watch.met(tenant, resolved.ignored, model)
+        self.watch.met(tenant, resolved.ignored_settings, model)
         if resolved.raw:
             return None
         session = identity.session_of(headers, data, data.get("litellm_logging_obj"))
@@ -118,7 +119,7 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
             agent=session.agent,
             model=model.name,
             settings=settings,
-            limits=config.limits(settings, model),
+            limits=derive_limits(settings, model),
             call_id=call_id,
             may_edit=settings.enabled_for(session.agent),
             project=identity.project_of(headers),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from dataclasses import dataclass, field
 from typing import Any
 
-from openmem_hook.config import ModelFacts, family_of
+from openmem_hook.limits import ModelFacts, family_of
 
 MILLION = 1_000_000
 """Window that the `[1m]` suffix of a Claude name and Anthropic's `context-1m` beta header ask for."""

@@ -15,7 +15,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from openmem_hook.compaction.record import Event
-from openmem_hook.config import Ignored, ModelFacts
+from openmem_hook.config import IgnoredSetting
+from openmem_hook.limits import ModelFacts
 from openmem_hook.store.database import StoreError
 from openmem_hook.store.pool import SessionBusyError
 
@@ -83,7 +84,7 @@ class Watch:
         if call_id is not None and call_id not in self._asked and call_type in AGENT_CALLS:
             self._once(f"unseen:{call_type}", f"openmem: the gateway ran a {call_type} call without its pre-call hook")
 
-    def met(self, tenant: str, ignored: Sequence[Ignored], model: ModelFacts) -> None:
+    def met(self, tenant: str, ignored: Sequence[IgnoredSetting], model: ModelFacts) -> None:
         """What a request's settings and model showed: said once each."""
         _TENANT.set(tenant)
         for item in ignored:
@@ -91,7 +92,7 @@ class Watch:
             if self._once(f"ignored:{item.where}:{item.key}:{item.reason}", line):
                 data = {"where": item.where, "key": item.key, "reason": item.reason}
                 self._events.append((tenant, Event("ignored_setting", data)))
-        if not model.known:
+        if model.window is None:
             line = f"openmem: no context window known for model {_shown(model.name)}; default limits apply"
             self._once(f"model:{model.name}", line)
 

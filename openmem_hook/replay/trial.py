@@ -24,16 +24,17 @@ import orjson
 from openmem_hook import config
 from openmem_hook.compactor import Compactor, Outcome
 from openmem_hook.compactor import Request as Asked
-from openmem_hook.config import Settings
 from openmem_hook.formats import adapter_named
 from openmem_hook.formats.usage import Usage
 from openmem_hook.gateway import identity, models
 from openmem_hook.gateway.prices import PriceList, price_list
+from openmem_hook.limits import derive_limits
 from openmem_hook.replay.bodies import requests
 from openmem_hook.replay.provider import check
 from openmem_hook.replay.provider.prompt_cache import AnthropicCache, AutomaticCache, CacheUse
 from openmem_hook.replay.scale import Scale, scale_of
 from openmem_hook.replay.session import Format, Request, Session
+from openmem_hook.settings import Settings
 from openmem_hook.store.pool import SessionBusyError
 
 TENANT = "local"
@@ -204,7 +205,7 @@ class _Both:
             agent=seen.agent,
             model=model.name,
             settings=self.settings,
-            limits=config.limits(self.settings, model),
+            limits=derive_limits(self.settings, model),
             call_id=call,
             may_edit=self.settings.enabled_for(seen.agent),
         )

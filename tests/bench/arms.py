@@ -16,6 +16,7 @@ from openmem_hook.formats import adapter_named
 from openmem_hook.formats.usage import Usage
 from openmem_hook.gateway import models
 from openmem_hook.gateway.prices import shipped_costs
+from openmem_hook.limits import derive_limits
 from openmem_hook.replay.provider.counting import message_tokens, prompt_tokens
 from openmem_hook.replay.provider.prompt_cache import CacheUse
 from openmem_hook.store import names
@@ -121,7 +122,7 @@ class Plugin(KeepAll):
             agent="claude-code",
             model=self.model.name,
             settings=self.settings,
-            limits=config.limits(self.settings, self.model),
+            limits=derive_limits(self.settings, self.model),
             call_id=f"call-{self.calls}",
         )
         return dict((await self.compactor.compact_request(request)).body)
