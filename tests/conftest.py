@@ -15,7 +15,7 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # litellm asks th
 from openmem_hook import config
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.gateway.watch import Watch
+from openmem_hook.gateway.notices import Notices
 
 pytest.register_assert_rewrite("tests.clients.session")
 pytest_plugins = ["tests.gateway", "tests.followed"]
@@ -65,7 +65,7 @@ def new_hook(state_dir: Path) -> Iterator[Callable[..., ContextHook]]:
     def build(**settings: Any) -> ContextHook:
         patient = {"deadline_s": 30.0, **settings}  # a busy machine is no reason to fail
         base = config.load(patient, {"OPENMEM_STATE_DIR": str(state_dir), "HOME": str(state_dir)})
-        hook = ContextHook(base, Compactor(state_dir / "context"), Watch())
+        hook = ContextHook(base, Compactor(state_dir / "context"), Notices())
         made.append(hook)
         return hook
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from openmem_hook import config
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.gateway.watch import Watch
+from openmem_hook.gateway.notices import Notices
 from openmem_hook.replay.provider.breakpoints import Breakpoint, breakpoints
 from openmem_hook.replay.provider.prompt_cache import AnthropicCache
 from tests.conftest import make_key
@@ -56,7 +56,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContextHook]:
     """One hook for hundreds of small sessions."""
     state = tmp_path_factory.mktemp("cache")
     base = config.load({"compress_over_tokens": 0, "deadline_s": 60}, {"OPENMEM_STATE_DIR": str(state)})
-    hook = ContextHook(base, Compactor(state / "context"), Watch())
+    hook = ContextHook(base, Compactor(state / "context"), Notices())
     yield hook
     hook.compactor.close()
 

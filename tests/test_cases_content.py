@@ -138,7 +138,7 @@ async def test_lone_surrogates_pass_and_are_stored_as_they_came(new_hook: NewHoo
         body = wrap(fmt, words(fmt).user("Look."), *exchange(fmt, "call_1", output, path="\ud83d.py"))
         data = {**body, "proxy_server_request": {"headers": {SESSION_HEADER[fmt]: session}}}
         out = await hook.async_pre_call_hook(key, None, data, CALL_TYPES[fmt])
-        assert hook.watch.failures == 0
+        assert hook.notices.failures == 0
         assert (text_of(output_of(messages_of(out)[-1])) == output) == (output == "ok")
         assert stored(hook, session) == messages_of(body)
 

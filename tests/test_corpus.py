@@ -109,7 +109,7 @@ async def test_a_recorded_session_stays_legal_stable_and_whole(
         await report(hook, request, body["litellm_call_id"])
     assert refused == []
     assert broken == []
-    assert hook.watch.failures == 0
+    assert hook.notices.failures == 0
     kept = Counter(stored(state_dir))
     assert sent_by_client - kept == Counter(), "a message can't be read back"
     assert kept - sent_by_client == Counter(), "a message was stored twice"

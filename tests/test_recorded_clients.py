@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 import pytest
 
-from openmem_hook.gateway import identity
 from openmem_hook.gateway.hook import ContextHook
+from openmem_hook.gateway.session import agent_of, session_of
 from openmem_hook.replay.provider.counting import prompt_tokens
 from tests.clients import recording
 from tests.clients.drivers import CLIENTS, Client
@@ -46,7 +46,7 @@ class Played:
         for n, request in enumerate(requests):
             headers, body = request["headers"], request["body"]
             thread = self.client.thread(headers)
-            session = identity.session_of(headers, body).id or ""
+            session = session_of(headers, body).id or ""
             talk = threads.setdefault(thread, Conversation(self.hook, session))
             about = {"headers": headers, "url": "http://gateway", "method": "POST"}
             if body.get("tools"):
@@ -99,7 +99,7 @@ async def test_the_client_s_breakpoints_stay_where_it_set_them_but_at_a_trim(pla
 
 async def test_the_agent_is_known_by_its_headers(played: Played) -> None:
     for request in recording.read(played.client.name).requests:
-        assert identity.agent_of(request["headers"]) == played.client.install.name
+        assert agent_of(request["headers"]) == played.client.install.name
 
 
 async def test_threads_are_told_apart(played: Played) -> None:

@@ -17,7 +17,7 @@ import pytest
 from openmem_hook import config, retention
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.gateway.watch import Watch
+from openmem_hook.gateway.notices import Notices
 from openmem_hook.store import catalog, names, sessions
 from openmem_hook.store.pool import Pool
 from tests.conftest import make_key
@@ -48,7 +48,7 @@ def worker(state_dir: Path, clock: Clock) -> Iterator[Callable[..., ContextHook]
 
     def build(**settings: Any) -> ContextHook:
         base = config.load(settings, {"OPENMEM_STATE_DIR": str(state_dir)})
-        made.append(ContextHook(base, Compactor(state_dir / "context", clock), Watch()))
+        made.append(ContextHook(base, Compactor(state_dir / "context", clock), Notices()))
         return made[-1]
 
     yield build
@@ -64,7 +64,7 @@ async def use(hook: ContextHook, session_id: str, key: Any = None, **size: int) 
     if hook.compactor.sweeping is not None:
         await hook.compactor.sweeping
     await asyncio.to_thread(tidied, hook)
-    assert hook.watch.failures == 0
+    assert hook.notices.failures == 0
 
 
 def tidied(hook: ContextHook) -> None:

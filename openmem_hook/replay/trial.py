@@ -26,8 +26,8 @@ from openmem_hook.compactor import Compactor, Outcome
 from openmem_hook.compactor import Request as Asked
 from openmem_hook.formats import adapter_named
 from openmem_hook.formats.usage import Usage
-from openmem_hook.gateway import identity, models
-from openmem_hook.gateway.prices import PriceList, price_list
+from openmem_hook.gateway import models, session
+from openmem_hook.gateway.prices import PriceList, cost_entries, price_list
 from openmem_hook.limits import derive_limits
 from openmem_hook.replay.bodies import requests
 from openmem_hook.replay.provider import check
@@ -194,8 +194,8 @@ class _Both:
     def _asked(self, request: Request, call: str) -> Asked:
         adapter = adapter_named(request.format)
         assert adapter is not None
-        seen = identity.session_of(request.headers, request.body)
-        model = models.read(models.Asked(request.model), None, self.costs)
+        seen = session.session_of(request.headers, request.body)
+        model = models.read(models.ModelQuery(request.model), None, self.costs)
         return Asked(
             adapter=adapter,
             body=request.body,
@@ -238,7 +238,7 @@ class _Both:
 
     def _prices(self, model: str) -> PriceList | None:
         if model not in self.prices:
-            self.prices[model] = price_list(models.listed(model, self.costs))
+            self.prices[model] = price_list(cost_entries((model,), self.costs))
         return self.prices[model]
 
 

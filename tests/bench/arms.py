@@ -104,7 +104,7 @@ class Plugin(KeepAll):
 
     def __init__(self, folder: Path, now: Callable[[], float]) -> None:
         self.settings = config.load({"ttl_days": 0, "deadline_s": 60.0}, {}).settings
-        self.model = models.read(models.Asked(MODEL), None, shipped_costs())
+        self.model = models.read(models.ModelQuery(MODEL), None, shipped_costs())
         self.compactor = Compactor(folder, now)
         self.desk = Desk(self.compactor.pool, now)
         self.calls = 0

@@ -13,8 +13,8 @@ from typing import Any
 
 from openmem_hook.compactor import Compactor
 from openmem_hook.formats import adapter_named
-from openmem_hook.gateway import identity
 from openmem_hook.gateway.prices import shipped_costs
+from openmem_hook.gateway.session import session_of
 from openmem_hook.model import Adapter
 from openmem_hook.replay import Request, Session, Step, read
 from openmem_hook.replay.provider.counting import message_tokens
@@ -91,7 +91,7 @@ def _is_boundary(session: Session, step: Step) -> bool:
 def _boundary(session: Session, request: Request, out: Mapping[str, Any], desk: Desk) -> Boundary:
     step = session.steps[request.index]
     parent = session.steps[step.parent or 0]
-    seen = identity.session_of(request.headers, request.body)
+    seen = session_of(request.headers, request.body)
     place = {"session_id": names.session_name(TENANT, seen.id or "")}
 
     def ask(tool: str, **given: Any) -> str:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openmem_hook.gateway.models import listed
-from openmem_hook.gateway.prices import price_list, shipped_costs
+from openmem_hook.gateway.prices import cost_entries, price_list, shipped_costs
 from openmem_hook.replay.prefix import system_text
 from openmem_hook.replay.provider.prompt_cache import AnthropicCache, CacheUse
 from tests.bench.arms import ARMS, MODEL, WINDOW, Arm, Body, KeepAll
@@ -188,7 +187,7 @@ async def converse(
 
 
 def _row(task: Task, agent: Agent, lookups: Score, counts: Score, ended: int) -> dict[str, Any]:
-    prices = price_list(listed(MODEL, shipped_costs()))
+    prices = price_list(cost_entries((MODEL,), shipped_costs()))
     total = sum(use.total for use in agent.uses)
     paid = [(use.read, use.written_5m, use.written_1h, use.uncached) for use in agent.uses]
     return {
