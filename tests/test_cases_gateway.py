@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from openmem_hook.compaction.wording import NOTE
-from openmem_hook.formats.usage import Usage, hit_share, read_usage
+from openmem_hook.formats.usage import Usage, read_usage
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.usage import reported_usage
 from openmem_hook.replay.provider.counting import prompt_tokens
@@ -432,14 +432,6 @@ def test_every_provider_s_usage_has_one_meaning(shape: str) -> None:
     given, expected = USAGES[shape]
     usage = read_usage(given)
     assert (usage.prompt_tokens, usage.cache_read, usage.cache_write) == expected
-
-
-def test_the_hit_rate_counts_only_what_has_cache_counts() -> None:
-    usages = [read_usage(given) for given, _ in USAGES.values()]
-    with_cache = [expected for _, expected in USAGES.values() if expected[1] is not None]
-    assert hit_share(usages) == sum(read for _, read, _ in with_cache) / sum(whole for whole, _, _ in with_cache)
-    assert hit_share([Usage(prompt_tokens=50_000)]) is None
-    assert hit_share([]) is None
 
 
 @pytest.mark.parametrize("shape", [name for name, (_, expected) in USAGES.items() if expected[0]])

@@ -69,7 +69,7 @@ class Scale:
         ]
 
     def thought(self, fact: Facts) -> float:
-        return tokens.estimate(self.calibration, fact.sizes.thought()) if fact.has_thinking else 0.0
+        return tokens.estimate(self.calibration, fact.sizes.thinking_part()) if fact.has_thinking else 0.0
 
 
 def per_message(

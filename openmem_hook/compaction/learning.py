@@ -64,4 +64,4 @@ def _left(sample: Sample, base: int) -> tokens.Sizes:
     if not sample.scale.drops_thinking:
         return tokens.ZERO
     then, now = estimate.last_typed(sample.history, base + 1), estimate.last_typed(sample.history)
-    return sum((sample.sent[i].sizes.thought() for i in range(then, now)), tokens.ZERO)
+    return sum((sample.sent[i].sizes.thinking_part() for i in range(then, now)), tokens.ZERO)

@@ -237,7 +237,7 @@ def cut(draft: Draft) -> Draft:
 def _pointer_tokens(draft: Draft, choice: trim.Choice, made: Cut) -> float:
     """What the pointer that was written costs: the head less the messages it shows, which go without thinking."""
     sizes = [draft.sent[i].sizes for i in choice.kept]
-    kept = sum((size - size.thought() for size in sizes), tokens.ZERO)
+    kept = sum((size - size.thinking_part() for size in sizes), tokens.ZERO)
     return max(tokens.estimate(draft.known.scale.calibration, made.head_sizes - kept), 0.0)
 
 

@@ -106,7 +106,7 @@ def _left(messages: Sequence[Any], measured: _Measured, model: str) -> Sizes:
     if not tokens.drops_thinking(model):
         return ZERO
     starts = [place for place, raw in enumerate(messages) if measured(raw)[1]]
-    return _total([measured(raw)[0].thought() for raw in messages[: starts[-1]]]) if starts else ZERO
+    return _total([measured(raw)[0].thinking_part() for raw in messages[: starts[-1]]]) if starts else ZERO
 
 
 def points(session: Session, measure: Measure) -> Iterator[Graded]:
