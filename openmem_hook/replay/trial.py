@@ -224,7 +224,7 @@ class _Both:
     def _sent(self, request: Request, way: _Way, body: dict[str, Any], use: CacheUse, tokens: float) -> Sent:
         way.counted[request.index] = use.total
         scale = tokens / max(use.total, 1)
-        scaled = [scale * part for part in (use.read, use.written_5m, use.written_1h, use.uncached)]
+        scaled = [scale * part for part in (use.read, use.written_5m, use.written_1h, use.fresh)]
         prices = self._prices(request.model)
         return Sent(
             tokens=tokens,

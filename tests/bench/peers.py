@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from openmem_hook.replay.provider.canonical import unmarked
+from openmem_hook.replay.provider.canonical import without_breakpoints
 from tests.bench.environments import PEERS, REPO, Peer, environ
 from tests.bench.estimates import quantile
 from tests.bench.figures import Figure, Section
@@ -166,7 +166,7 @@ class Way:
         self.worker.close()
 
     def _compare(self, cell: Cell, answer: Answer) -> None:
-        now = [orjson.dumps(unmarked(message), option=orjson.OPT_SORT_KEYS) for message in answer.messages]
+        now = [orjson.dumps(without_breakpoints(message), option=orjson.OPT_SORT_KEYS) for message in answer.messages]
         if self.before:
             pairs = zip(self.before, now, strict=False)
             same = next((n for n, (old, new) in enumerate(pairs) if old != new), min(len(self.before), len(now)))

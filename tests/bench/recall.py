@@ -189,7 +189,7 @@ async def converse(
 def _row(task: Task, agent: Agent, lookups: Score, counts: Score, ended: int) -> dict[str, Any]:
     prices = price_list(cost_entries((MODEL,), shipped_costs()))
     total = sum(use.total for use in agent.uses)
-    paid = [(use.read, use.written_5m, use.written_1h, use.uncached) for use in agent.uses]
+    paid = [(use.read, use.written_5m, use.written_1h, use.fresh) for use in agent.uses]
     return {
         "task": task.name,
         "arm": agent.arm.name,
