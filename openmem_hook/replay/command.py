@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from openmem_hook import __version__
 from openmem_hook.gateway.prices import shipped_costs
-from openmem_hook.replay import Session, UnknownTranscriptError, read
+from openmem_hook.replay import Transcript, UnknownTranscriptError, read
 from openmem_hook.replay.show import name, show
 from openmem_hook.replay.summary import Figures, summary, total
 from openmem_hook.replay.trial import run
@@ -51,7 +51,7 @@ def replay(files: Sequence[Path], settings: Mapping[str, object], as_json: bool,
     return 2 if failed else 0
 
 
-def _read(file: Path) -> Session | None:
+def _read(file: Path) -> Transcript | None:
     """The session, or None and a line that says why not."""
     try:
         session = read(file)

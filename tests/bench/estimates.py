@@ -26,7 +26,7 @@ from openmem_hook.facts import facts_of
 from openmem_hook.facts import sizes_of as product_sizes
 from openmem_hook.formats import adapter_named
 from openmem_hook.model import Adapter, Part
-from openmem_hook.replay import Session, Step, read
+from openmem_hook.replay import Step, Transcript, read
 from openmem_hook.tokens import ZERO, Calibration, Sizes
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
@@ -109,7 +109,7 @@ def _left(messages: Sequence[Any], measured: _Measured, model: str) -> Sizes:
     return _total([measured(raw)[0].thinking_part() for raw in messages[: starts[-1]]]) if starts else ZERO
 
 
-def points(session: Session, measure: Measure) -> Iterator[Graded]:
+def points(session: Transcript, measure: Measure) -> Iterator[Graded]:
     """The session's recorded requests, one `Graded` a model."""
     adapter = adapter_named(session.format)
     assert adapter is not None
@@ -117,19 +117,19 @@ def points(session: Session, measure: Measure) -> Iterator[Graded]:
     found: dict[int, Point] = {}
     by_model: dict[str, Graded] = {}
     for index, step in enumerate(session.steps):
-        if step.recorded is None or not step.recorded.prompt_tokens:
+        if step.usage is None or not step.usage.prompt_tokens:
             continue
         at = _ancestor(session.steps, step, found)
         since = session.steps[at] if at is not None else None
         fresh = step.messages[len(since.messages) :] if since else []
         reply = len(since.reply) if since else 0
         found[index] = Point(
-            step.recorded.prompt_tokens,
+            step.usage.prompt_tokens,
             tuple(measured(raw)[0] for raw in fresh),
             _left(step.messages, measured, step.model),
             found[at] if at is not None else None,
             found[at].place + 1 if at is not None else 0,
-            since.recorded.output_tokens if since and since.recorded else None,
+            since.usage.output_tokens if since and since.usage else None,
             _total([measured(raw)[0] for raw in fresh[:reply]]),
         )
         graded = by_model.setdefault(step.model, Graded(session.path.name.split(".")[0], step.model, []))

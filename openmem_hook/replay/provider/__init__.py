@@ -9,7 +9,7 @@ from typing import Any
 
 from openmem_hook.replay.provider import rules_anthropic, rules_chat, rules_responses
 from openmem_hook.replay.provider.signatures import SignatureRegistry
-from openmem_hook.replay.session import Format
+from openmem_hook.replay.transcript import Format
 
 _CHECKS = {
     "anthropic": rules_anthropic.check,

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from openmem_hook.replay.provider.rules_responses import items_of
-from openmem_hook.replay.session import Format
+from openmem_hook.replay.transcript import Format
 
 Body = dict[str, Any]
 

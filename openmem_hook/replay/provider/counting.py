@@ -20,7 +20,7 @@ import orjson
 from tokenizers import Tokenizer
 
 from openmem_hook.replay.provider.canonical import without_breakpoints
-from openmem_hook.replay.session import Format
+from openmem_hook.replay.transcript import Format
 
 MEDIA_TOKENS = 1600
 """Tokens of a picture or document: Anthropic's figure for the largest picture it doesn't scale down."""

@@ -17,7 +17,7 @@ import orjson
 
 from openmem_hook.replay.provider.breakpoints import MAX_BREAKPOINTS, breakpoints
 from openmem_hook.replay.provider.counting import prompt_blocks
-from openmem_hook.replay.session import Format
+from openmem_hook.replay.transcript import Format
 
 MIN_TOKENS = 1024
 """Tokens of the shortest prefix that is cached: both providers' figure for most models."""
