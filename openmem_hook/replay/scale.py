@@ -28,13 +28,10 @@ class Scale:
     """What a session's reported counts say of the tokenizer and of the front."""
 
     rates: dict[str, float]
-    """The provider's tokens for one counted token, by model."""
+    """The provider's tokens for one counted token, by model; empty where nothing was reported."""
 
     front: int
     """Size in which to build the constant front of the session's requests, as `requests` takes it."""
-
-    has_counts: bool
-    """Whether any of it comes from reported counts."""
 
     def rate(self, model: str) -> float:
         """The provider's tokens for one counted token: the model's, else the median over models, else 1."""
@@ -54,7 +51,7 @@ def scale_of(transcript: Transcript) -> Scale:
             pairs.setdefault(step.after.step.model, []).append((step.tokens, own))
     rates = {model: sum(t for t, _ in each) / sum(c for _, c in each) for model, each in pairs.items()}
 
-    scale = Scale(rates, FRONT_TOKENS, bool(rates))
+    scale = Scale(rates, FRONT_TOKENS)
     return replace(scale, front=_fit_front(transcript, _front(replay, scale, counter)))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from openmem_hook.replay.provider.blocks_anthropic import blocks_of
+from openmem_hook.replay.provider.signatures import SignatureRegistry
 
 MAX_BREAKPOINTS = 4
 
@@ -64,7 +65,7 @@ def _marker(place: str, block: Any, kind: str = "") -> Iterator[Breakpoint]:
         yield Breakpoint(place, kind or str(block.get("type")), text, str(ttl), marker)
 
 
-def breakpoint_faults(body: dict[str, Any]) -> Iterator[str]:
+def breakpoint_faults(body: dict[str, Any], registry: SignatureRegistry | None) -> Iterator[str]:
     """Objections to the markers of a body."""
     markers = breakpoints(body)
     if len(markers) > MAX_BREAKPOINTS:

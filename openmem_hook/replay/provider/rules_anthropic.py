@@ -221,10 +221,6 @@ def _ending(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
         yield "messages: final assistant content cannot end with trailing whitespace"
 
 
-def _breakpoints(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
-    yield from breakpoint_faults(body)
-
-
 RULES: tuple[Rule, ...] = (
     _sizes,
     _settings,
@@ -236,5 +232,5 @@ RULES: tuple[Rule, ...] = (
     server_pairs,
     _thinking_leads,
     _ending,
-    _breakpoints,
+    breakpoint_faults,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import Any
 
 import orjson
@@ -84,7 +85,8 @@ def _calls_have_answers(body: Body) -> Iterator[str]:
                 yield f"Invalid 'messages[{at}].tool_calls': duplicate tool call id {call}."
             ids.add(call)
         if calls:
-            answers = _group_after(messages, at)
+            results = takewhile(lambda later: later["role"] == "tool", messages[at + 1 :])
+            answers = [str(result.get("tool_call_id")) for result in results]
             missing = [call for call in calls if call not in answers]
             if missing:
                 yield (
@@ -92,15 +94,6 @@ def _calls_have_answers(body: Body) -> Iterator[str]:
                     "'tool_call_id'. The following tool_call_ids did not have response messages: "
                     f"{', '.join(missing)}"
                 )
-
-
-def _group_after(messages: list[Body], at: int) -> list[str]:
-    answers = []
-    for message in messages[at + 1 :]:
-        if message["role"] != "tool":
-            break
-        answers.append(str(message.get("tool_call_id")))
-    return answers
 
 
 def _answers_have_calls(body: Body) -> Iterator[str]:
