@@ -7,14 +7,16 @@ READY := $(VENV)/.ready
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then command -v "$$p"; break; fi; done)
 EXAMPLES ?= 3000
+# What these test does no I/O and never imports LiteLLM.
+PURE := tests/compaction tests/formats tests/pure
 # Each of the gateways that are started would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo serve test clients check format laws bench peers clean
+.PHONY: help setup demo serve test test-fast clients check format laws bench peers clean
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sort | sed -E 's/:.*##[[:space:]]*/|/' | \
-	while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sort | sed -E 's/:.*##[[:space:]]*/|/' | \
+	while IFS='|' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
 
 demo: $(READY)  ## watch a long session through the real gateway and a scripted model, offline (about a minute)
 	@exec $(BIN)/python -m demo $(ARGS)
@@ -25,8 +27,11 @@ serve: $(READY)  ## run the gateway on 127.0.0.1:4000 with litellm_config.yaml (
 test: check  ## format, lint, types, import contracts, all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
+test-fast: $(READY)  ## the pure tests, in seconds
+	$(BIN)/python -m pytest -p tests.no_litellm $(PURE) $(ARGS)
+
 clients: $(READY)  ## install the agents that people use with npm and run them through the gateway (a quarter of an hour; ARGS=codex: only that)
-	$(BIN)/python -m tests.clients $(ARGS)
+	$(BIN)/python -m clients $(ARGS)
 
 check: $(READY)  ## what `make test` runs before the tests
 	$(BIN)/ruff format --check .
@@ -43,10 +48,10 @@ laws: $(READY)  ## the property tests, longer (EXAMPLES=3000 each)
 
 bench: $(READY)  ## measure speed, disk, memory, load, estimates and recall (ARGS="peers --quick": only that, smaller)
 	@$(BIN)/python -c 'import cliffcompaction' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[bench]'
-	@exec $(BIN)/python -m tests.bench $(ARGS)
+	@exec $(BIN)/python -m bench $(ARGS)
 
 peers: $(READY)  ## install what the benchmark measures against, each in an environment of its own in .peers
-	@$(BIN)/python -m tests.bench.environments $(ARGS)
+	@$(BIN)/python -m bench.environments $(ARGS)
 
 setup: $(READY)  ## only set up .venv
 

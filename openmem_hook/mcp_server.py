@@ -5,22 +5,14 @@ Who calls is settled by the way in: the gateway's authentication there, the oper
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import os
-import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import mcp.types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
-from openmem_hook import __version__, config
-from openmem_hook.store import names
-from openmem_hook.store.pool import Pool
+from openmem_hook import __version__
 from openmem_hook.tools import TOOLS, Caller, Desk
 
 NAME = "openmem"
@@ -61,61 +53,8 @@ _LISTED: list[types.Tool] = [
 
 # --- over stdio -------------------------------------------------------------------------------------------
 
-_TENANT = re.compile(r"[0-9a-f]{32}")
-_OWNER = re.compile(r"(user|key|team):.+|operator|local")
-
-
-class NoTenantError(Exception):
-    """Which tenant is meant can't be told; says what to do in one line."""
-
-
-def folder_of(state: Path, tenant: str) -> str:
-    """The tenant's folder: its name, or the owner it was made for (user:ID, key:HASH, team:ID, operator, local).
-    Without `tenant` the only one there is. Raises NoTenantError, which names none of those that are there."""
-    if tenant:
-        found = tenant if _TENANT.fullmatch(tenant) else names.tenant_folder(_owner(tenant))
-        if not (state / found).is_dir():
-            raise NoTenantError("nothing is stored for this tenant")
-        return found
-    there = [path.name for path in state.iterdir() if _TENANT.fullmatch(path.name)] if state.is_dir() else []
-    if len(there) == 1:
-        return there[0]
-    if not there:
-        raise NoTenantError(f"nothing is stored in {state}; is this the gateway's state_dir?")
-    raise NoTenantError("there is more than one tenant: say which with --tenant user:ID, key:HASH, team:ID or operator")
-
-
-def _owner(tenant: str) -> str:
-    return tenant if _OWNER.fullmatch(tenant) else f"user:{tenant}"
-
 
 async def serve_stdio(desk: Desk, caller: Caller) -> None:
     running = server(desk, lambda _: caller)
     async with stdio_server() as (incoming, outgoing):
         await running.run(incoming, outgoing, running.create_initialization_options())
-
-
-def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
-    parser = argparse.ArgumentParser(prog="openmem mcp", description=__doc__)
-    parser.add_argument("--tenant", default="", help="whose sessions: user:ID, key:HASH, team:ID, operator, local")
-    parser.add_argument("--state-dir", type=Path, help="the gateway's state_dir (default: as the gateway finds it)")
-    given = parser.parse_args(argv)
-    try:
-        state = given.state_dir or Path(config.load(None, environ).settings.state_dir)
-        folder = folder_of(state, given.tenant)
-    except (config.SettingsError, NoTenantError, OSError) as error:
-        sys.stderr.write(f"openmem: {str(error).removeprefix('openmem: ')}\n")
-        return 2
-    desk = Desk(Pool(state))
-    try:
-        asyncio.run(serve_stdio(desk, Caller(folder)))
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        desk.close()
-        desk.pool.close()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,170 +1,191 @@
 """After the call: a usage record for every request, and what reports teach.
 
 A request leaves word of itself under the gateway's call id; its response joins it there. The record, the measured
-growth of the thread and the rate of the model are then written behind the request, in threads of their own.
+growth of the thread and the rate of the model are then written behind the request.
 """
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import sqlite3
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from openmem_hook import tokens
-from openmem_hook.compaction.learning import Learned, Sample, learn
-from openmem_hook.compaction.record import Event, Thread, UsageWrite
+from openmem_hook.bounded import Bounded
+from openmem_hook.compaction import estimate
+from openmem_hook.compaction.decision import Auxiliary, Decided, Decision, Opening, Replayed, Untouched
+from openmem_hook.compaction.draft import Break, Draft
+from openmem_hook.compaction.learning import Lesson, Sample, learn
+from openmem_hook.compaction.record import savings_of
+from openmem_hook.compaction.threads import Thread
+from openmem_hook.compaction.write import Event, UsageWrite
+from openmem_hook.formats import breakpoints
 from openmem_hook.formats.usage import Usage
-from openmem_hook.store import catalog, names, sessions
-from openmem_hook.store.pool import Pool
-from openmem_hook.tokens import Calibration
+from openmem_hook.store import catalog, names, session
+from openmem_hook.store.store import RequestContext, Store
 
-PENDING = 512
+OPEN_CALLS = 512
 """Requests remembered between the pre-call and the success hook."""
-OWED = 16
+UNSTORED_REPORTS = 16
 """Reports kept a session while its store can't take them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
-    """What the success hook needs to learn from a response; no sample of a request that went out undecided, no thread
-    of one that is part of none. `tenant` and `session` are the store's names for them, `session` "" for none."""
+class OpenCall:
+    """A request without a response so far: what its report will be recorded under, and what it teaches."""
 
     tenant: str
+    """The tenant's folder."""
     session: str
+    """The session's name, "" for none."""
     thread: Thread | None
+    """None for a request that is part of none."""
     model: str
     sample: Sample | None = None
+    """None for a request that went out undecided."""
     new_cut: bool = False
     estimate: float | None = None
+    """Prompt tokens."""
     layout: str = ""
+    """Where its cache breakpoints are."""
     details: Mapping[str, Any] = field(default_factory=dict)
+    """What else its usage record says."""
 
 
 class Recorder:
-    """Reports of one store's sessions. `clock` gives seconds since 1970; writes run in `executor`."""
+    """Reports of one store's sessions."""
 
-    def __init__(self, pool: Pool, clock: Callable[[], float], executor: Executor) -> None:
-        self.pool = pool
-        self.clock = clock
-        self._executor = executor
-        self._pending: OrderedDict[str, Pending] = OrderedDict()
-        self._owed: OrderedDict[tuple[str, str], list[tuple[Pending, Usage]]] = OrderedDict()
-        self._rates: dict[tuple[str, str], Calibration] = {}
-        self._guard = threading.Lock()
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._calls = Bounded[str, OpenCall](OPEN_CALLS)
+        self._unstored = Bounded[tuple[str, str], list[tuple[OpenCall, Usage]]](OPEN_CALLS)
 
-    def expect(self, call_id: str, pending: Pending) -> None:
-        """A response to this request may come."""
-        with self._guard:
-            other = self._pending.pop(call_id, None)
-            if other is not None and other.tenant != pending.tenant:
-                return  # clients may choose call ids: whose response comes first is not known
-            self._pending[call_id] = pending
-            while len(self._pending) > PENDING:
-                self._pending.popitem(last=False)
+    # --- before the call --------------------------------------------------------------------------------------
 
-    def expected(self) -> Mapping[str, Pending]:
-        """Requests without a response so far, by call id."""
-        with self._guard:
-            return dict(self._pending)
+    def expect_response(self, context: RequestContext, decision: Decision, hook_s: float) -> None:
+        """A response to this request may come. `hook_s`: seconds that the decision took."""
+        request = context.request
+        if not request.call_id or isinstance(decision, Untouched):
+            return
+        tenant, name = context.tenant, "" if context.session is None else context.session.name
+        about = {"agent": request.agent, "format": request.adapter.name}
+        match decision:
+            case Decided(_, draft, _):
+                call = _open_call(context, draft, breakpoints.layout(decision.body), hook_s)
+            case Replayed(_, draft):
+                call = OpenCall(tenant, name, draft.thread, request.model)
+            case Opening() | Auxiliary():
+                call = OpenCall(tenant, name, None, request.model, details=about)
+        with self._lock:
+            other = self._calls.pop(request.call_id)
+            if other is None or other.tenant == tenant:
+                self._calls.put(request.call_id, call)
+            # Else clients chose the same id: whose response comes first is not known.
 
-    def remembered_rate(self, tenant: str, model: str) -> Calibration:
-        """The rate that memory knows, else the family's: no file is touched."""
-        return self._rates.get((tenant, model)) or tokens.starting(model)
+    def open_call(self, call_id: str) -> OpenCall | None:
+        """The request of this id, if no response to it was recorded yet."""
+        return self._calls.get(call_id)
 
-    def calibration(self, tenant: str, model: str, chars_per_token: float | None) -> Calibration:
-        """What this tenant's reports taught about a model, else the setting, else what its family starts with."""
-        key = (tenant, model)
-        known = self._rates.get(key)
-        if known is None:
-            known = _read_rate(self.pool.consult(tenant, lambda db: catalog.rate(db, model), None))
-            if known is not None:
-                if len(self._rates) > PENDING:
-                    self._rates.clear()
-                self._rates[key] = known
-        return known or tokens.starting(model, chars_per_token)
+    # --- after it ---------------------------------------------------------------------------------------------
 
     async def record_response(self, call_id: str, usage: Usage) -> bool:
         """Store a request's usage and learn from it; False where the call is unknown or was recorded before."""
-        with self._guard:
-            pending = self._pending.pop(call_id, None)
-        if pending is None:
-            return False
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._record, pending, usage)
+        call = self._calls.pop(call_id)
+        return call is not None and await self._store.executor.run("after", self._record, call, usage)
 
     async def record_event(self, tenant: str, event: Event) -> bool:
         """An event of the tenant that belongs to no session (a fail-open, an ignored setting). False where it can't
         be recorded now."""
-        folder, now = names.tenant_folder(tenant), self.clock()
+        folder, now = names.tenant_folder(tenant), self._store.clock()
 
         def record(db: sqlite3.Connection) -> bool:
             catalog.record(db, "", [event], now)
             return True
 
-        return await asyncio.get_running_loop().run_in_executor(
-            self._executor, self.pool.consult, folder, record, False
-        )
+        return await self._store.executor.run("after", self._store.pool.try_catalog, folder, record, False)
 
-    def _record(self, pending: Pending, usage: Usage) -> bool:
+    def _record(self, call: OpenCall, usage: Usage) -> bool:
         """This report, after those of the session that its store would not take before."""
-        place = (pending.tenant, pending.session)
-        with self._guard:
-            owed = [*self._owed.pop(place, ()), (pending, usage)]
+        place = (call.tenant, call.session)
+        with self._lock:
+            waiting = [*self._unstored.pop(place, []), (call, usage)]
         try:
-            while owed:
-                self._report(*owed[0])
-                del owed[0]
+            while waiting:
+                self._record_one(*waiting[0])
+                del waiting[0]
         finally:
-            if owed:
-                with self._guard:
-                    self._owed[place] = [*owed, *self._owed.pop(place, ())][-OWED:]
-                    while len(self._owed) > PENDING:
-                        self._owed.popitem(last=False)
+            if waiting:
+                with self._lock:
+                    self._unstored.put(place, [*waiting, *self._unstored.pop(place, [])][-UNSTORED_REPORTS:])
         return True
 
-    def _report(self, pending: Pending, usage: Usage) -> None:
-        now, learned = self.clock(), Learned()
-        event = Event("usage", _usage_data(pending, usage))
-        if pending.session:
-            learned = self._into_session(pending, usage, event, now)
-        rates = self._learned_rates(pending, learned)
-        lane = None if pending.thread is None else _lane(pending.layout)
-        told = (pending.session, [event], now, rates, lane, pending.model)
-        self.pool.consult(pending.tenant, lambda cat: catalog.record(cat, *told), None)
+    def _record_one(self, call: OpenCall, usage: Usage) -> None:
+        now, lesson = self._store.clock(), Lesson()
+        event = Event("usage", _usage_data(call, usage))
+        if call.session:
+            lesson = self._record_in_session(call, usage, event, now)
+        rates = {}
+        if lesson.calibration is not None:
+            self._store.rates.remember(call.tenant, call.model, lesson.calibration)
+            rates[call.model] = lesson.calibration.to_json()
+        lane = None if call.thread is None else _lane(call.layout)
+        entry = (call.session, [event], now, rates, lane, call.model)
+        self._store.pool.try_catalog(call.tenant, lambda db: catalog.record(db, *entry), None)
 
-    def _into_session(self, pending: Pending, usage: Usage, event: Event, now: float) -> Learned:
-        live = self.pool.session(pending.tenant, pending.session)
-        with live.used() as db:
-            if pending.sample is None or pending.thread is None:
-                sessions.add_events(db, [event], now)
-                return Learned()
-            learned = learn(pending.sample, live.state.reports, usage.prompt_tokens)
-            report = _usage_write(pending.sample, pending.thread.id, usage, learned, event, now)
-            sessions.record_usage(db, live.state, report)
-            return learned
-
-    def _learned_rates(self, pending: Pending, learned: Learned) -> dict[str, str]:
-        if learned.calibration is None:
-            return {}
-        self._rates[(pending.tenant, pending.model)] = learned.calibration
-        return {pending.model: learned.calibration.to_json()}
+    def _record_in_session(self, call: OpenCall, usage: Usage, event: Event, now: float) -> Lesson:
+        open_session = self._store.pool.session(call.tenant, call.session)
+        with open_session.in_use() as db:
+            if call.sample is None or call.thread is None:
+                session.add_events(db, [event], now)
+                return Lesson()
+            lesson = learn(call.sample, open_session.state.reports, usage.prompt_tokens)
+            open_session.record_usage(db, _usage_write(call.sample, call.thread.id, usage, lesson, event, now))
+            return lesson
 
 
-def _usage_data(pending: Pending, usage: Usage) -> dict[str, Any]:
+def _open_call(context: RequestContext, draft: Draft, layout: str, hook_s: float) -> OpenCall:
+    request, savings = context.request, savings_of(draft)
+    # Kept until the response comes: without the messages, and without the session's maps, which the state has then.
+    sample = Sample(
+        history=replace(draft.history, messages=()),
+        outgoing=draft.outgoing,
+        cut_id=draft.edits.cut_id,
+        first_paid=estimate.first_paid(draft.history, draft.edits),
+        whole=estimate.of_whole(draft.history, draft.outgoing, draft.edits, draft.costs),
+        costs=replace(draft.costs, reports={}, measured={}),
+    )
+    return OpenCall(
+        tenant=context.tenant,
+        session=draft.inputs.session,
+        thread=context.thread,
+        model=request.model,
+        sample=sample,
+        new_cut=isinstance(draft.verdict, Break),
+        estimate=draft.tokens,
+        layout=layout,
+        details={
+            "agent": request.agent,
+            "format": request.adapter.name,
+            "messages_in": len(draft.history),
+            "saved": 0 if savings is None else savings.before - savings.after,
+            "hook_ms": round(hook_s * 1000, 2),
+        },
+    )
+
+
+def _usage_data(call: OpenCall, usage: Usage) -> dict[str, Any]:
     return {
-        **pending.details,
+        **call.details,
         **usage.as_data(),
-        "model": pending.model,
-        "thread": "" if pending.thread is None else pending.thread.name,
-        "estimate": None if pending.estimate is None else round(pending.estimate),
-        "cut": "" if pending.sample is None else pending.sample.cut,
-        "new_cut": pending.new_cut,
-        "layout": pending.layout,
+        "model": call.model,
+        "thread": "" if call.thread is None else call.thread.name,
+        "estimate": None if call.estimate is None else round(call.estimate),
+        "cut": "" if call.sample is None else call.sample.cut_id,
+        "new_cut": call.new_cut,
+        "layout": call.layout,
     }
 
 
@@ -173,25 +194,18 @@ def _lane(layout: str) -> str:
     return "1h" if "1h" in layout else ("5m" if layout else "")
 
 
-def _usage_write(sample: Sample, thread: int, usage: Usage, learned: Learned, event: Event, now: float) -> UsageWrite:
+def _usage_write(sample: Sample, thread: int, usage: Usage, lesson: Lesson, event: Event, now: float) -> UsageWrite:
     """Filed under a name of its own: clients may choose call ids, and use one again."""
     return UsageWrite(
         call_id=secrets.token_hex(8),
         key=sample.history.keys[-1],
-        cut=sample.cut,
+        cut=sample.cut_id,
         tokens=usage.prompt_tokens,
-        overhead=sample.scale.steady_overhead(sample.history),
-        family_rate=sample.scale.family_rate,
-        measured=learned.measured,
+        overhead=sample.costs.of_steady_overhead(sample.history),
+        family_rate=sample.costs.family_rate,
+        measured=lesson.measured,
         thread=thread,
-        offset=learned.offset,
+        offset=lesson.offset,
         event=event,
         now=now,
     )
-
-
-def _read_rate(stored: str | None) -> Calibration | None:
-    try:
-        return None if stored is None else Calibration.from_json(stored)
-    except ValueError:
-        return None

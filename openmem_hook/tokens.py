@@ -4,7 +4,7 @@ A text is measured once into `Sizes`: characters per class of character, because
 cost by a factor of four, while kinds of message differ by less than 1.3. A `Calibration` holds four weights
 a model (letters, marks, thinking, all else) and how sure it is of each; every reported usage moves them by
 damped recursive least squares. `attribute` gives a reported difference to the messages that caused it, so that sums
-over stored rows need no rate at all. Graded by `tests/bench/estimates.py`.
+over stored rows need no rate at all. Graded by `bench/estimates.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Fixtures that every test file may use: a hook over a fresh private store, and a key to call it with."""
+"""Fixtures that every test file may use: a hook over a fresh private store, and a key to call it with.
+
+The gateway's library takes seconds to import. Nothing here imports it before a test asks for a hook, so that
+`make test-fast` runs without it.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,27 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+if TYPE_CHECKING:
+    from openmem_hook.gateway.hook import ContextHook
+
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # litellm asks the network for prices otherwise
+pytest.register_assert_rewrite("tests.harness.gateway_process", "tests.harness.tracked_session", "clients.session")
 
-from openmem_hook import config
-from openmem_hook.compactor import Compactor
-from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.gateway.notices import Notices
-
-pytest.register_assert_rewrite("tests.clients.session")
-pytest_plugins = ["tests.gateway", "tests.followed"]
+INSTALLED_CLIENTS = "test_installed_clients.py"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Installed agents run on demand only: `-m clients`."""
-    return True if collection_path.name == "test_clients.py" and "clients" not in config.option.markexpr else None
+    return True if collection_path.name == INSTALLED_CLIENTS and "clients" not in config.option.markexpr else None
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A test is named by the beginning of a long text: some are of a megabyte."""
+    return f"{ascii(val[:60])[1:-1]}..." if isinstance(val, str) and len(val) > 100 else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -32,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     all."""
     for item in items:
         if item.get_closest_marker("e2e"):
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
         elif item.get_closest_marker("clients") and isinstance(item, pytest.Function):
             client: Any = item.callspec.params["client"]
             item.add_marker(pytest.mark.xdist_group(client.name))
@@ -60,6 +67,11 @@ def state_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def new_hook(state_dir: Path) -> Iterator[Callable[..., ContextHook]]:
     """Makes hooks over one store, as workers and restarts do: `new_hook(trim_at_tokens=20_000)`."""
+    from openmem_hook import config
+    from openmem_hook.compactor import Compactor
+    from openmem_hook.gateway.hook import ContextHook
+    from openmem_hook.gateway.notices import Notices
+
     made: list[ContextHook] = []
 
     def build(**settings: Any) -> ContextHook:

@@ -6,72 +6,74 @@ does not part reasoning from the item it was produced with, and when a model out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from openmem_hook.model import Facts, History
+from openmem_hook.model import Facts, History, MessageKind
 
-_OPENS_TURN = ("typed", "recap", "notice", "summarise")
+_TURN_STARTS: tuple[MessageKind, ...] = ("typed", "recap", "notice", "summarise")
 
 
-def closed(facts: Sequence[Facts]) -> list[bool]:
-    """For each place 0..n: no call before it is answered at or after it."""
+def closed(facts: Sequence[Facts], ranges: Iterable[tuple[int, int]] = ()) -> list[bool]:
+    """For each place 0..n: no call before it is answered at or after it, and it is inside none of the `ranges` (first
+    and last message), which are kept or replaced as a whole."""
     open_calls: dict[str, list[int]] = {}
     change = [0] * (len(facts) + 1)
     for i, fact in enumerate(facts):
         for call in fact.calls:
             open_calls.setdefault(call, []).append(i)
         for answer in fact.answers:
-            made = open_calls.get(answer)
-            if made:
-                change[made.pop() + 1] += 1
+            callers = open_calls.get(answer)
+            if callers:
+                change[callers.pop() + 1] += 1
                 change[i + 1] -= 1
+    for first, last in ranges:
+        change[first + 1] += 1
+        change[last + 1] -= 1
     return [not waiting for waiting in accumulate(change)]
 
 
-def legal(history: History, ends: Sequence[bool]) -> list[bool]:
-    """For each place 0..n: a tail may start there. `ends` says where `closed` does."""
+def tail_starts(history: History, closed_at: Sequence[bool]) -> list[bool]:
+    """For each place 0..n: a tail may start there. `closed_at` says what `closed` does."""
     facts = history.facts
     out = [False] * (len(facts) + 1)
     for i in range(history.editable_from, len(facts) + 1):
-        out[i] = ends[i] and (i == len(facts) or _starts(facts, i))
+        out[i] = closed_at[i] and (i == len(facts) or _may_start(facts, i))
     return out
 
 
-def _starts(facts: Sequence[Facts], i: int) -> bool:
+def _may_start(facts: Sequence[Facts], i: int) -> bool:
     fact, before = facts[i], facts[i - 1] if i else None
     if before is not None and before.kind == "reasoning":
         return False
-    if fact.role == "user" and fact.kind in _OPENS_TURN:
+    if fact.role == "user" and fact.kind in _TURN_STARTS:
         return before is None or before.kind != "unknown"
     return fact.role == "assistant" and (before is None or before.role in ("user", "tool", "system"))
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A model output: the run of items at first..last, and the end (exclusive) of the results answering it, with
-    whatever stands among them."""
+    """A model output with the results that answer it: an exchange, where it calls a tool."""
 
     first: int
-    last: int
+    """Index of its first item."""
     end: int
-    calls: bool
+    """Index behind the results that answer it, with whatever stands among them."""
 
 
-def outputs(history: History, start: int, ends: Sequence[bool]) -> list[Output]:
-    """The model outputs at or after `start`, in order; `ends` as `closed` tells."""
-    facts, found, i = history.facts, [], start
+def outputs(history: History, start: int, closed_at: Sequence[bool]) -> list[Output]:
+    """The model outputs at or after `start`, in order; `closed_at` says what `closed` does."""
+    facts, i = history.facts, start
+    exchanges: list[Output] = []
     while i < len(facts):
         if facts[i].role != "assistant":
             i += 1
             continue
         first = i
-        while i + 1 < len(facts) and facts[i + 1].role == "assistant":
+        while i < len(facts) and facts[i].role == "assistant":
             i += 1
-        end = i + 1
-        while end < len(facts) and (facts[end].answers or not ends[end]):
-            end += 1
-        found.append(Output(first, i, end, any(f.calls for f in facts[first : i + 1])))
-        i = max(end, i + 1)
-    return found
+        while i < len(facts) and (facts[i].answers or not closed_at[i]):
+            i += 1
+        exchanges.append(Output(first, i))
+    return exchanges

@@ -7,23 +7,26 @@ message is typed are followed in that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from openmem_hook import tokens
-from openmem_hook.compaction.edits import Standing
+from openmem_hook.compaction.active import ActiveEdits
+from openmem_hook.compaction.outgoing import Outgoing
 from openmem_hook.model import Facts, History
 from openmem_hook.tokens import Calibration
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A provider's count of a request: its prompt tokens, its overhead by the steady rate, and the model's
-    `tokens.family_rate`: another tokenizer's count says nothing of this one's."""
+    """A provider's count of a request."""
 
     tokens: int
+    """Of the whole prompt."""
     overhead: float
+    """Of its system prompt and tools, by the steady rate."""
     family_rate: float
+    """The model's `tokens.family_rate`: another tokenizer's count says nothing of this one's."""
 
 
 _STEADY = tokens.starting("")
@@ -32,57 +35,57 @@ tools do: by the rates of their days, the same 6,000 characters seemed to shrink
 which was charged to the messages in between and came back as an error of 16 % after the cut."""
 
 ReportKey = tuple[bytes, str]
-"""Row key of the request's last message, id of the cut that stood ("" for none)."""
+"""Row key of the request's last message, `ActiveEdits.cut_id` of the cuts that stood."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """How a session's messages are priced.
-
-    `measured`: tokens that reports attributed to stored rows, None where none did. `offset`: tokens a report
-    showed beyond our estimate of the whole request (system prompt, tools and framing we don't see).
-    """
+class TokenCosts:
+    """How a thread's messages are priced, in tokens."""
 
     reports: Mapping[ReportKey, Report]
     measured: Mapping[bytes, float | None]
+    """Tokens that reports attributed to stored rows, None where none did."""
     offset: float
+    """Tokens that a report showed beyond our estimate of the whole request: system prompt, tools, unseen framing."""
     calibration: Calibration
     family_rate: float
     drops_thinking: bool = False
+    """Whether the provider stops counting a turn's thinking once the next message is typed."""
 
-    def overhead(self, history: History) -> float:
+    def of_overhead(self, history: History) -> float:
         return tokens.estimate(self.calibration, history.overhead)
 
-    def steady_overhead(self, history: History) -> float:
+    def of_steady_overhead(self, history: History) -> float:
         return tokens.estimate(_STEADY, history.overhead)
 
-    def cost(self, key: bytes, fact: Facts) -> float:
-        known = self.measured.get(key)
-        return tokens.estimate(self.calibration, fact.sizes) if known is None else known
-
-    def costs(self, keys: Iterable[bytes], facts: Iterable[Facts]) -> list[float]:
-        """`cost` of each."""
-        known, calibration = self.measured.get, self.calibration
+    def of_each(self, keys: Iterable[bytes | None], facts: Iterable[Facts | None]) -> list[float]:
+        """Tokens of each message: measured where its row was, else estimated."""
+        measured, calibration = self.measured.get, self.calibration
         return [
-            tokens.estimate(calibration, fact.sizes) if (cost := known(key)) is None else cost
+            0.0
+            if fact is None
+            else tokens.estimate(calibration, fact.sizes)
+            if key is None or (cost := measured(key)) is None
+            else cost
             for key, fact in zip(keys, facts, strict=True)
         ]
 
-    def thought(self, fact: Facts) -> float:
-        return tokens.estimate(self.calibration, fact.sizes.thinking_part()) if fact.has_thinking else 0.0
+    def of_thinking(self, fact: Facts | None) -> float:
+        return tokens.estimate(self.calibration, fact.sizes.thinking_part()) if fact and fact.has_thinking else 0.0
 
 
 def per_message(
-    history: History, sent: Sequence[Facts], scale: Scale, start: int = 0, end: int | None = None
+    history: History, outgoing: Outgoing, costs: TokenCosts, start: int = 0, end: int | None = None
 ) -> list[float]:
     """Tokens of each message from `start` to `end` as it would go out. With `drops_thinking`, turns before the
     last count without; what a compaction stands for costs nothing."""
-    edge = last_typed(history) if scale.drops_thinking else 0
-    nothing = range(history.lead, history.compaction_at)
-    costs = scale.costs(history.keys[start:end], sent[start:end])
+    last_turn = last_typed(history) if costs.drops_thinking else 0
+    free = range(history.lead, history.compaction_at)
+    facts = outgoing.facts[start:end]
+    each = costs.of_each(outgoing.keys[start:end], facts)
     return [
-        0.0 if i in nothing else cost - (scale.thought(fact) if i < edge and fact.has_thinking else 0.0)
-        for i, (cost, fact) in enumerate(zip(costs, sent[start:end], strict=True), start)
+        0.0 if i in free else cost - (costs.of_thinking(fact) if i < last_turn else 0.0)
+        for i, (cost, fact) in enumerate(zip(each, facts, strict=True), start)
     ]
 
 
@@ -92,46 +95,46 @@ def last_typed(history: History, end: int | None = None) -> int:
     return next((i for i in range(stop - 1, -1, -1) if history.facts[i].kind == "typed"), 0)
 
 
-def first_paid(history: History, standing: Standing | None) -> int:
-    """Index of the first message after the head, or after a compaction, that a report can have paid for."""
-    start = history.lead if standing is None else standing.index + 1
+def first_paid(history: History, edits: ActiveEdits) -> int:
+    """Index of the first message after the trim's head, or after a compaction, that a report can have paid for."""
+    start = edits.tail_start(history)
     return max(start, history.compaction_at + 1) if history.compaction_at else start
 
 
-def head(history: History, standing: Standing | None, scale: Scale) -> float:
-    """Tokens of what stands in place of the history up to the anchor."""
-    if standing is None or standing.index < history.compaction_at:
+def of_head(history: History, edits: ActiveEdits, costs: TokenCosts) -> float:
+    """Tokens of what the trim sends in place of the history up to its anchor."""
+    trim = edits.trim
+    if trim is None or trim.anchor < history.compaction_at:
         return 0.0
-    return tokens.estimate(scale.calibration, standing.cut.head_sizes)
+    return tokens.estimate(costs.calibration, trim.cut.head_sizes)
 
 
-def full(history: History, sent: Sequence[Facts], standing: Standing | None, scale: Scale) -> float:
+def of_whole(history: History, outgoing: Outgoing, edits: ActiveEdits, costs: TokenCosts) -> float:
     """The whole request priced message by message, without `offset`."""
-    start = history.lead if standing is None else standing.index + 1
-    lead = sum(per_message(history, sent, scale, 0, history.lead))
-    tail = sum(per_message(history, sent, scale, start))
-    return scale.overhead(history) + lead + head(history, standing, scale) + tail
+    lead = sum(per_message(history, outgoing, costs, 0, history.lead))
+    tail = sum(per_message(history, outgoing, costs, edits.tail_start(history)))
+    return costs.of_overhead(history) + lead + of_head(history, edits, costs) + tail
 
 
-def total(history: History, sent: Sequence[Facts], standing: Standing | None, scale: Scale) -> float:
+def prompt_tokens(history: History, outgoing: Outgoing, edits: ActiveEdits, costs: TokenCosts) -> float:
     """Prompt tokens of the request as it would go out."""
-    start = first_paid(history, standing)
-    cut_id = "" if standing is None else standing.cut.id
+    start, cut_id = first_paid(history, edits), edits.cut_id
+    # The newest report of a request that is a prefix of this one, under the same cuts, and what was added since.
     for i in range(len(history) - 1, max(start - 2, -1), -1):
-        report = scale.reports.get((history.keys[i], cut_id))
-        if report is not None and report.family_rate != scale.family_rate:
-            return max(full(history, sent, standing, replace(scale, measured={})), 0.0)
+        report = costs.reports.get((history.keys[i], cut_id))
+        if report is not None and report.family_rate != costs.family_rate:
+            return max(of_whole(history, outgoing, edits, replace(costs, measured={})), 0.0)
         if report is not None:
-            return max(report.tokens + _growth(history, sent, i, scale) - report.overhead, 0.0)
-    return max(full(history, sent, standing, scale) + scale.offset, 0.0)
+            return max(report.tokens + _growth(history, outgoing, i, costs) - report.overhead, 0.0)
+    return max(of_whole(history, outgoing, edits, costs) + costs.offset, 0.0)
 
 
-def _growth(history: History, sent: Sequence[Facts], reported: int, scale: Scale) -> float:
+def _growth(history: History, outgoing: Outgoing, reported: int, costs: TokenCosts) -> float:
     """Overhead now, and what was added after the reported message less what stopped counting since."""
-    keys = history.keys
-    added = sum(scale.costs(keys[reported + 1 :], sent[reported + 1 :]))
+    after = reported + 1
+    added = sum(costs.of_each(outgoing.keys[after:], outgoing.facts[after:]))
     gone = 0.0
-    if scale.drops_thinking:
-        then, now = last_typed(history, reported + 1), last_typed(history)
-        gone = sum(scale.thought(sent[i]) for i in range(then, now))
-    return scale.steady_overhead(history) + added - gone
+    if costs.drops_thinking:
+        then, now = last_typed(history, after), last_typed(history)
+        gone = sum(costs.of_thinking(fact) for fact in outgoing.facts[then:now])
+    return costs.of_steady_overhead(history) + added - gone

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction import wording
-from openmem_hook.compaction.edits import Cut, SwapMap, sent_message
-from openmem_hook.compaction.standing import trail
+from openmem_hook.compaction.active import ActiveEdits, digest_before, recent_outputs
+from openmem_hook.compaction.edits import BreakReason, Cut
+from openmem_hook.compaction.outgoing import outgoing_messages
 from openmem_hook.compaction.trim import Choice
 from openmem_hook.facts import INTERJECTION_PREFIX, facts_of_message
 from openmem_hook.model import INTERJECTIONS, Adapter, FileMention, History, HistoryCache, Part, Raw
@@ -24,24 +25,27 @@ def freeze(
     adapter: Adapter,
     history: History,
     choice: Choice,
-    swaps: SwapMap,
+    edits: ActiveEdits,
     session: str,
-    reason: str,
+    reason: BreakReason,
     generation: int,
-    memo: HistoryCache,
+    cache: HistoryCache,
 ) -> Cut:
-    """The cut for a choice. Nothing in it depends on anything but its arguments. `memo` is read and added to."""
-    text = wording.pointer(session, trimmed(adapter, history, choice, memo))
+    """The cut for a choice. Nothing in it depends on anything but its arguments. `cache` is read and added to."""
+    text = wording.pointer(session, removal(adapter, history, choice, cache))
     head: list[Raw] = []
     shown: list[bytes] = []
     for i in choice.kept:
-        whole = i > choice.turn or history.facts[i].kind in ("call", "result")
-        raw = adapter.freeze_message(sent_message(adapter, history, i, swaps), keep_thinking=whole)
-        if raw is None:
-            continue
-        head.append(adapter.with_pointer(raw, text) if i == choice.carrier else raw)
-        if history.facts[i].identifies:
-            shown.append(history.facts[i].digest)
+        # Finished turns go without thinking. A call keeps it, since a provider may want to see it there again, and so
+        # does the running turn.
+        keep_thinking = i > choice.turn or history.facts[i].kind in ("call", "result")
+        for raw in outgoing_messages(adapter, history, range(i, i + 1), edits):
+            frozen = adapter.freeze_message(raw, keep_thinking)
+            if frozen is None:
+                continue
+            head.append(adapter.with_pointer(frozen, text) if i == choice.carrier else frozen)
+            if history.facts[i].identifies:
+                shown.append(history.facts[i].digest)
     if choice.carrier is None:
         head.append(adapter.with_pointer({"role": "user", "content": ""}, text))
     payload = fingerprint.dump(head)
@@ -51,24 +55,19 @@ def freeze(
         anchor=history.keys[anchor],
         anchor_digest=history.facts[anchor].digest,
         anchor_unique=bool(history.facts[anchor].answers or history.facts[anchor].calls),
-        before=_before(history, anchor),
-        trail=trail(history, anchor),
+        before=digest_before(history, anchor),
+        recent_outputs=recent_outputs(history, anchor),
         head=payload,
-        shown=tuple(shown),
         head_sizes=sum((facts_of_message(adapter, raw, 0).sizes for raw in head), ZERO),
+        shown=tuple(shown),
         reason=reason,
         generation=generation,
         format=adapter.name,
-        place=anchor - history.lead,
+        position=anchor - history.lead,
     )
 
 
-def _before(history: History, anchor: int) -> bytes | None:
-    places = range(anchor - 1, history.lead - 1, -1)
-    return next((history.facts[i].digest for i in places if history.facts[i].identifies), None)
-
-
-def trimmed(adapter: Adapter, history: History, choice: Choice, memo: HistoryCache) -> wording.Trimmed:
+def removal(adapter: Adapter, history: History, choice: Choice, cache: HistoryCache) -> wording.Removal:
     """The pointer's map: made by rule from what left, the latest mention of a file last."""
     typed: list[str] = []
     read: dict[str, None] = {}
@@ -77,42 +76,41 @@ def trimmed(adapter: Adapter, history: History, choice: Choice, memo: HistoryCac
     for i in dropped:
         fact = history.facts[i]
         if fact.kind == "typed" or fact.kind in INTERJECTIONS:
-            typed.append(_words(adapter.parts_of(history.messages[i])))
+            typed.append(_typed_words(adapter.parts_of(history.messages[i])))
         elif fact.calls:
-            for file in _files_of(adapter, history, i, memo):
-                target = written if file.is_written else read
-                target.pop(file.path, None)
-                target[file.path] = None
-    return wording.Trimmed(
+            for file in _files_of(adapter, history, i, cache):
+                mentions = written if file.is_written else read
+                mentions.pop(file.path, None)
+                mentions[file.path] = None
+    return wording.Removal(
         messages=len(dropped),
         turns=sum(history.facts[i].kind == "typed" for i in dropped),
-        typed=[words for words in typed if words],
-        read=[path for path in read if path not in written],
-        written=list(written),
+        requests=[words for words in typed if words],
+        files_read=[path for path in read if path not in written],
+        files_written=list(written),
         has_tool=any(_SEARCH_TOOL in name for name in history.tool_names),
     )
 
 
-def _words(parts: Sequence[Part]) -> str:
+def _typed_words(parts: Sequence[Part]) -> str:
     """What a person said in a message, without what a client puts in front of it."""
-    said = (part.text.strip().removeprefix(INTERJECTION_PREFIX).strip() for part in parts if part.kind == "text")
-    return " ".join(text for text in said if text)
+    texts = (part.text.strip().removeprefix(INTERJECTION_PREFIX).strip() for part in parts if part.kind == "text")
+    return " ".join(text for text in texts if text)
 
 
-def _files_of(adapter: Adapter, history: History, index: int, memo: HistoryCache) -> Sequence[FileMention]:
+def _files_of(adapter: Adapter, history: History, index: int, cache: HistoryCache) -> Sequence[FileMention]:
+    """Files that the calls of an output name by an argument or in a patch."""
     digest = history.facts[index].digest
-    known = memo.files.get(digest)
-    if known is None:
-        calls = [part for part in adapter.parts_of(history.messages[index]) if part.kind == "call"]
-        known = memo.files[digest] = [file for part in calls for file in _named_files(part)]
-    return known
-
-
-def _named_files(call: Part) -> list[FileMention]:
-    """Files that a call names by an argument."""
-    patched = _PATCHED.findall(call.text)
-    written = bool(patched or writes(call.name))
-    return [FileMention(path, written) for path in [*patched, *_PATH.findall(call.text)]]
+    files = cache.files.get(digest)
+    if files is None:
+        files = cache.files[digest] = [
+            FileMention(path, bool(patched) or writes(call.name))
+            for call in adapter.parts_of(history.messages[index])
+            if call.kind == "call"
+            for patched in [_PATCHED.findall(call.text)]
+            for path in [*patched, *_PATH.findall(call.text)]
+        ]
+    return files
 
 
 def writes(tool_name: str) -> bool:

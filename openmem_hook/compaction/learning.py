@@ -7,61 +7,74 @@ from dataclasses import dataclass
 
 from openmem_hook import tokens
 from openmem_hook.compaction import estimate
-from openmem_hook.compaction.estimate import Report, ReportKey, Scale
-from openmem_hook.model import Facts, History
-from openmem_hook.tokens import Calibration
+from openmem_hook.compaction.estimate import Report, ReportKey, TokenCosts
+from openmem_hook.compaction.outgoing import Outgoing
+from openmem_hook.model import History
+from openmem_hook.tokens import Calibration, Sizes
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A request that went out. `start`: index of the first message after the head; `cut`: id of the standing
-    cut, "" for none; `full`: the whole request priced message by message."""
+    """A request that went out, as far as its report is of use."""
 
     history: History
-    sent: Sequence[Facts]
-    cut: str
-    start: int
-    full: float
-    scale: Scale
+    outgoing: Outgoing
+    cut_id: str
+    """`ActiveEdits.cut_id` of the cuts that stood."""
+    first_paid: int
+    """Index of the first message after the trim's head."""
+    whole: float
+    """The request priced message by message, in tokens."""
+    costs: TokenCosts
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """What a report teaches: tokens of the rows it paid for, a thread's offset, the model's rate."""
+class Lesson:
+    """What a report teaches."""
 
     measured: Sequence[tuple[bytes, float]] = ()
+    """Tokens of the rows that it paid for."""
     offset: float | None = None
+    """Tokens beyond our estimate of the whole request."""
     calibration: Calibration | None = None
+    """The model's rate."""
 
 
-def learn(sample: Sample, reports: Mapping[ReportKey, Report], prompt_tokens: int | None) -> Learned:
-    """Growth since the last report of the same line under the same cut, else how far the whole was off."""
+def learn(sample: Sample, reports: Mapping[ReportKey, Report], prompt_tokens: int | None) -> Lesson:
+    """Growth since the last report of the same line under the same cuts, else how far the whole was off."""
     if prompt_tokens is None:
-        return Learned()
-    history, scale = sample.history, sample.scale
-    offset = prompt_tokens - sample.full
-    places = range(len(history) - 2, max(sample.start - 2, -1), -1)
-    base = next((i for i in places if (history.keys[i], sample.cut) in reports), None)
+        return Lesson()
+    history, costs = sample.history, sample.costs
+    offset = prompt_tokens - sample.whole
+    # The newest report of a request that is a prefix of this one.
+    places = range(len(history) - 2, max(sample.first_paid - 2, -1), -1)
+    base = next((i for i in places if (history.keys[i], sample.cut_id) in reports), None)
     if base is None:
-        return Learned(offset=offset)
-    report = reports[(history.keys[base], sample.cut)]
-    if report.family_rate != scale.family_rate:  # what grew between the counts of two tokenizers is no growth
-        return Learned(offset=offset)
-    grown = prompt_tokens - report.tokens - round(scale.steady_overhead(history) - report.overhead)
+        return Lesson(offset=offset)
+    report = reports[(history.keys[base], sample.cut_id)]
+    if report.family_rate != costs.family_rate:  # what grew between the counts of two tokenizers is no growth
+        return Lesson(offset=offset)
+    growth = prompt_tokens - report.tokens - round(costs.of_steady_overhead(history) - report.overhead)
+    # The growth is shared among the messages in between, less what the provider stopped counting in the same step.
     between = range(base + 1, len(history))
-    left = _left(sample, base)
-    sizes = [sample.sent[i].sizes for i in between]
-    shares = tokens.attribute(sizes, grown, scale.calibration, left)
+    sizes = [_sizes(sample, i) for i in between]
+    dropped = _dropped_thinking(sample, base)
+    shares = tokens.attribute(sizes, growth, costs.calibration, dropped)
     if shares is None:
-        return Learned(offset=offset)
-    measured = [(history.keys[i], share) for i, share in zip(between, shares, strict=True)]
-    learned = tokens.learn(scale.calibration, sum(sizes, tokens.ZERO) - left, grown)
-    return Learned(measured, offset, learned)
+        return Lesson(offset=offset)
+    keys = [sample.outgoing.keys[i] for i in between]
+    measured = [(key, share) for key, share in zip(keys, shares, strict=True) if key is not None]
+    return Lesson(measured, offset, tokens.learn(costs.calibration, sum(sizes, tokens.ZERO) - dropped, growth))
 
 
-def _left(sample: Sample, base: int) -> tokens.Sizes:
+def _sizes(sample: Sample, index: int) -> Sizes:
+    fact = sample.outgoing.facts[index]
+    return tokens.ZERO if fact is None else fact.sizes
+
+
+def _dropped_thinking(sample: Sample, base: int) -> Sizes:
     """Thinking of finished turns that the provider stopped counting since the report at `base`."""
-    if not sample.scale.drops_thinking:
+    if not sample.costs.drops_thinking:
         return tokens.ZERO
     then, now = estimate.last_typed(sample.history, base + 1), estimate.last_typed(sample.history)
-    return sum((sample.sent[i].sizes.thinking_part() for i in range(then, now)), tokens.ZERO)
+    return sum((_sizes(sample, i).thinking_part() for i in range(then, now)), tokens.ZERO)

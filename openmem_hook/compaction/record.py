@@ -1,162 +1,104 @@
-"""What a decision or a report writes, as values: the core says it, the shell does it."""
+"""What a decision writes: new rows with their visibility, edits, events. The core says it, a store does it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from openmem_hook import fingerprint, tokens
-from openmem_hook.compaction.edits import Cut, Swap
-from openmem_hook.compaction.pipeline import Draft
-from openmem_hook.compaction.threads import Place
+from openmem_hook.compaction.draft import Break, Declined, Draft
+from openmem_hook.compaction.edits import Cut, Edits, Swap
+from openmem_hook.compaction.threads import replaced_threads
+from openmem_hook.compaction.write import Event, NewRow, Savings, Write
 from openmem_hook.model import History, Pause, no_pause
 from openmem_hook.text import searchable, searchable_text
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """One line of history. `note`: version of its note, 0 for none; `result_chars`: 0 for no compression."""
-
-    id: int
-    name: str
-    agent: str
-    root: bytes
-    tip: bytes
-    has_tools: bool
-    note: int
-    result_chars: int
-    offset: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Adopted:
-    """Edits that a session goes by and that its database doesn't hold yet: those of a fork's parent, or of a
-    database that was lost. `threads`: whose rules hold, by the keys of their messages."""
-
-    cuts: tuple[Cut, ...] = ()
-    swaps: tuple[Swap, ...] = ()
-    threads: Mapping[bytes, Thread] = field(default_factory=dict)
-
-    def thread_of(self, keys: Sequence[bytes]) -> Thread | None:
-        """The thread of the newest of these messages that is known."""
-        return next((self.threads[key] for key in reversed(keys) if key in self.threads), None)
+def write_of(draft: Draft, pause: Pause = no_pause) -> Write:
+    """All that a decision writes. `pause` is called after each row."""
+    inputs, history = draft.inputs, draft.history
+    state, thread = inputs.state, draft.thread
+    new = [i for i, key in enumerate(history.keys) if key not in state.measured]
+    rows = _rows(draft, new, visible(draft, new), pause)
+    # New edits take messages out of sight. Where another trim stands than in the thread's last request, or nobody here
+    # knows which one did, every message is looked at: the client went back, or on again.
+    hidden, shown = _hidden_by_new_edits(draft), list[bytes]()
+    trim_changed = state.visible_cuts.get(thread.id) != visible_cut(draft)
+    if thread.id and trim_changed and not isinstance(draft.verdict, Break):
+        whole = visible(draft, range(len(history)))
+        shown = [key for i, key in enumerate(history.keys) if i in whole]
+        hidden = [key for i, key in enumerate(history.keys) if i not in whole]
+    return Write(
+        thread=thread,
+        rows=rows,
+        edits=_edits(draft),
+        events=events_of(draft),
+        hidden=hidden,
+        shown=shown,
+        replaced_threads=replaced_threads(history, thread, draft.placement, state.threads.values()),
+        now=inputs.now,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class NewRow:
-    """A message to store. `text` is what is searched, `body` its JSON as the client sent it."""
-
-    key: bytes
-    past: bytes
-    digest: bytes
-    role: str
-    kind: str
-    tool_name: str
-    text: str
-    in_context: bool
-    format: str
-    body: bytes
+def _edits(draft: Draft) -> Edits:
+    """Those that the database doesn't hold yet, and the new ones; a swap belongs to the cut that it came with."""
+    edits = draft.inputs.state.unstored_edits.merge(draft.new_edits)
+    newest = max((edit.generation for edit in edits if isinstance(edit, Cut)), default=0)
+    return Edits.of(replace(edit, generation=newest) if isinstance(edit, Swap) else edit for edit in edits)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    kind: str
-    data: Mapping[str, Any]
-
-    def as_json(self) -> str:
-        """Its data without a blank too many: one is written with every request, twice."""
-        return json.dumps(self.data, separators=(",", ":"))
+def visible_cut(draft: Draft) -> str:
+    """What decides which stored messages a request shows: the id of the cuts that stand, "" for none."""
+    return draft.edits.cut_id
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """What a decision writes. `hidden` and `shown` are keys whose `in_context` changes; `ended` are threads
-    none of whose messages are shown any more."""
-
-    thread: Thread
-    rows: Sequence[NewRow] = ()
-    cuts: Sequence[Cut] = ()
-    swaps: Sequence[Swap] = ()
-    events: Sequence[Event] = ()
-    hidden: Sequence[bytes] = ()
-    shown: Sequence[bytes] = ()
-    ended: Sequence[int] = ()
-    now: float = 0.0
-
-    @property
-    def empty(self) -> bool:
-        return not (self.rows or self.cuts or self.swaps or self.events or self.hidden or self.shown or self.ended)
-
-
-@dataclass(frozen=True, slots=True)
-class UsageWrite:
-    """What a report adds: `tokens` for the request that ended with `key` under `cut`, and what it says of
-    rows. `call_id` makes it count once."""
-
-    call_id: str
-    key: bytes
-    cut: str
-    tokens: int | None
-    overhead: float
-    family_rate: float
-    measured: Sequence[tuple[bytes, float]]
-    thread: int
-    offset: float | None
-    event: Event
-    now: float
-
-
-@dataclass(frozen=True, slots=True)
-class Savings:
-    """Estimated prompt tokens of a request without and with the edits."""
-
-    before: int
-    after: int
-
-
-def shown_whole(draft: Draft, places: Sequence[int]) -> set[int]:
+def visible(draft: Draft, places: Sequence[int]) -> set[int]:
     """Those of these places whose messages go out as they are."""
-    history, standing = draft.history, draft.standing
-    start = history.lead if standing is None else standing.index + 1
-    swapped = {key for key, _ in draft.swaps}
-    front = {*range(history.lead), *draft.kept}
-    if standing is not None and draft.new_cut is None and any(i < start for i in places):
-        front |= _shown_by_head(history, standing.index, standing.cut.shown)
-    return {i for i in places if (i in front if i < start else history.keys[i] not in swapped)}
+    history, edits = draft.history, draft.edits
+    start = edits.tail_start(history)
+    hidden = {i for active in edits.inner_cuts for i in range(active.start, active.anchor + 1)}
+    front = {*range(history.lead)}
+    if isinstance(draft.verdict, Break):
+        front.update(draft.verdict.kept)
+    elif edits.trim is not None and any(i < start for i in places):
+        front |= _shown_by_head(history, history.lead, edits.trim.anchor, edits.trim.cut.shown)
+    for active in edits.inner_cuts:
+        hidden -= _shown_by_head(history, active.start, active.anchor, active.cut.shown)
+    shortened = edits.swapped_rows
+    return {i for i in places if (i in front if i < start else history.keys[i] not in shortened and i not in hidden)}
 
 
-def hidden_by(draft: Draft) -> list[bytes]:
-    """Keys of the messages that new edits take out of sight: a cut all it does not show, a swap its own."""
-    if draft.new_cut is None:
-        return [swap.key for swap in draft.new_swaps]
+def _hidden_by_new_edits(draft: Draft) -> list[bytes]:
+    """Keys of the messages that new edits take out of sight: a cut all that it does not show, a swap its own."""
+    if not isinstance(draft.verdict, Break):
+        return [edit.key for edit in draft.new_edits if isinstance(edit, Swap)]
     keys = draft.history.keys
-    shown = shown_whole(draft, range(len(keys)))
-    return [key for i, key in enumerate(keys) if i not in shown]
+    whole = visible(draft, range(len(keys)))
+    return [key for i, key in enumerate(keys) if i not in whole]
 
 
-def _shown_by_head(history: History, anchor: int, shown: Sequence[bytes]) -> set[int]:
-    """Indices of the messages a standing head shows: its digests are a subsequence of the history's."""
-    found, wanted = set(), iter(shown)
+def _shown_by_head(history: History, start: int, anchor: int, shown: Sequence[bytes]) -> set[int]:
+    """Indices of the messages that a head shows: its digests are a subsequence of those of its range."""
+    places, wanted = set[int](), iter(shown)
     digest = next(wanted, None)
-    for i in range(history.lead, anchor + 1):
+    for i in range(start, anchor + 1):
         if digest is not None and history.facts[i].digest == digest:
-            found.add(i)
+            places.add(i)
             digest = next(wanted, None)
-    return found
+    return places
 
 
-def rows_of(draft: Draft, new: Sequence[int], whole: set[int], pause: Pause = no_pause) -> list[NewRow]:
-    """Rows for the messages at these places. `pause` is called after each."""
+def _rows(draft: Draft, new: Sequence[int], whole: set[int], pause: Pause) -> list[NewRow]:
+    """Rows for the messages at these places."""
     if not new:
         return []
     history, adapter = draft.history, draft.adapter
-    made_by = _callers(history, {call for i in new for call in history.facts[i].answers})
+    callers = _callers(history, {call for i in new for call in history.facts[i].answers})
     rows = []
     for i in new:
         fact, raw = history.facts[i], history.messages[i]
-        tools = fact.tool_names or tuple(made_by.get(call, "") for call in fact.answers)
+        tools = fact.tool_names or tuple(callers.get(call, "") for call in fact.answers)
         rows.append(
             NewRow(
                 key=history.keys[i],
@@ -175,77 +117,75 @@ def rows_of(draft: Draft, new: Sequence[int], whole: set[int], pause: Pause = no
     return rows
 
 
-def _callers(history: History, answered: set[str]) -> dict[str, str]:
-    """The tools that made these calls, looked for from the end: what is new answers what is recent."""
-    found: dict[str, str] = {}
+def _callers(history: History, answers: set[str]) -> dict[str, str]:
+    """The tools whose calls these answer, looked for from the end: what is new answers what is recent."""
+    callers: dict[str, str] = {}
     for fact in reversed(history.facts):
-        if len(found) == len(answered):
+        if len(callers) == len(answers):
             break
         for call, name in zip(fact.calls, fact.tool_names, strict=True):
-            if call in answered:
-                found.setdefault(call, name)
-    return found
-
-
-def ended_threads(history: History, thread: Thread, place: Place, threads: Iterable[Thread]) -> list[int]:
-    """A client's own compaction starts a new history: what its agent showed before is shown no more."""
-    if thread.id or place.shared > history.lead or not any(f.kind == "recap" for f in history.facts):
-        return []
-    return [known.id for known in threads if known.agent == thread.agent]
-
-
-def _trim_numbers(draft: Draft) -> dict[str, Any]:
-    cut = draft.new_cut
-    anchor = draft.standing.index if draft.standing is not None else 0
-    return {
-        "reason": draft.reason,
-        "tokens_before": round(draft.before),
-        "tokens_after": round(draft.estimate),
-        "messages_left": max(anchor + 1 - draft.history.lead - len(draft.kept), 0) if cut is not None else 0,
-        "generation": 0 if cut is None else cut.generation,
-        "cut": "" if cut is None else cut.id,
-        "trim_at": draft.rules.limits.trim_at,
-    }
+            if call in answers:
+                callers.setdefault(call, name)
+    return callers
 
 
 def savings_of(draft: Draft) -> Savings | None:
     """What the edits keep out of this request."""
-    if draft.standing is None and not draft.swaps:
+    edits, history, costs = draft.edits, draft.history, draft.costs
+    if not (edits.cuts or edits.swaps):
         return None
-    scale, history = draft.known.scale, draft.history
-    start = history.lead if draft.standing is None else draft.standing.index + 1
-    gone = sum(scale.costs(history.keys[history.lead : start], history.facts[history.lead : start]))
-    head = 0.0 if draft.standing is None else tokens.estimate(scale.calibration, draft.standing.cut.head_sizes)
-    raw = sum(
-        tokens.estimate(scale.calibration, history.facts[i].sizes) - scale.cost(history.keys[i], draft.sent[i])
-        for i in range(start, len(history))
-        if history.facts[i] is not draft.sent[i]
-    )
-    saved = max(gone - head, 0.0) + max(raw, 0.0)
-    return Savings(round(draft.estimate + saved), round(draft.estimate)) if saved else None
+    start = edits.tail_start(history)
+    gone = sum(costs.of_each(history.keys[history.lead : start], history.facts[history.lead : start]))
+    head = 0.0 if edits.trim is None else tokens.estimate(costs.calibration, edits.trim.cut.head_sizes)
+    shortened = 0.0
+    for i in range(start, len(history)):
+        fact, sent = history.facts[i], draft.outgoing.facts[i]
+        if fact is not sent:
+            raw = tokens.estimate(costs.calibration, fact.sizes)
+            shortened += raw - costs.of_each([draft.outgoing.keys[i]], [sent])[0]
+    saved = max(gone - head, 0.0) + max(shortened, 0.0)
+    return Savings(round(draft.tokens + saved), round(draft.tokens)) if saved else None
 
 
-def _whole_chars(draft: Draft) -> dict[tuple[bytes, str], int]:
+def events_of(draft: Draft) -> list[Event]:
+    """What an operator may count of this decision."""
+    request, verdict = draft.inputs.request, draft.verdict
+    about = {"model": request.model, "agent": request.agent}
+    events: list[Event] = []
+    short = [edit for edit in draft.new_edits if isinstance(edit, Swap) and edit.reason == "size"]
+    chars = _result_chars(draft.history) if short else {}
+    for swap in short:
+        before, after = chars[swap.key, swap.call_id], len(swap.text)
+        events.append(Event("compression", {**about, "id": swap.id, "chars_before": before, "chars_after": after}))
+    squeezed = any(isinstance(edit, Swap) and edit.reason == "hard" for edit in draft.new_edits)
+    if isinstance(verdict, Break) or squeezed:
+        events.append(Event("trim", {**about, **_trim_numbers(draft)}))
+    if isinstance(verdict, Break) and verdict.reason == "forced":
+        events.append(Event("forced", about))
+    is_retry = draft.history.keys[-1] in draft.inputs.state.measured
+    if isinstance(verdict, Declined) and verdict.is_notable and not squeezed and not is_retry:
+        events.append(Event("nothing_to_trim", {**about, "estimate": round(draft.tokens)}))
+    return events
+
+
+def _trim_numbers(draft: Draft) -> Mapping[str, Any]:
+    verdict, trim = draft.verdict, draft.edits.trim
+    made = verdict.cut if isinstance(verdict, Break) else None
+    left = 0
+    if isinstance(verdict, Break) and trim is not None:
+        left = max(trim.anchor + 1 - draft.history.lead - len(verdict.kept), 0)
+    return {
+        "reason": verdict.reason if isinstance(verdict, Break | Declined) else "",
+        "tokens_before": round(draft.tokens_before),
+        "tokens_after": round(draft.tokens),
+        "messages_left": left,
+        "generation": 0 if made is None else made.generation,
+        "cut": "" if made is None else made.id,
+        "trim_at": draft.limits.trim_at,
+    }
+
+
+def _result_chars(history: History) -> dict[tuple[bytes, str], int]:
     """Characters of each result as the client sent it."""
-    history = draft.history
-    placed = zip(history.keys, history.facts, strict=True)
-    return {(key, slot.call_id): slot.chars for key, fact in placed for slot in fact.results}
-
-
-def events_of(draft: Draft, about: Mapping[str, Any]) -> list[Event]:
-    short = [swap for swap in draft.new_swaps if swap.reason == "size"]
-    whole = _whole_chars(draft) if short else {}
-    found = [
-        Event(
-            "compression",
-            {**about, "id": swap.id, "chars_before": whole[swap.key, swap.call_id], "chars_after": len(swap.text)},
-        )
-        for swap in short
-    ]
-    if trimmed := draft.new_cut is not None or any(swap.reason == "hard" for swap in draft.new_swaps):
-        found.append(Event("trim", {**about, **_trim_numbers(draft)}))
-    if draft.reason == "forced" and draft.new_cut is not None:
-        found.append(Event("forced", about))
-    if draft.note_event and not trimmed and draft.history.keys[-1] not in draft.known.scale.measured:
-        found.append(Event("nothing_to_trim", {**about, "estimate": round(draft.estimate)}))
-    return found
+    pairs = zip(history.keys, history.facts, strict=True)
+    return {(key, slot.call_id): slot.chars for key, fact in pairs for slot in fact.results}

@@ -1,4 +1,4 @@
-"""Choosing a cut: which messages a head keeps, where its anchor is, and whether the gain is worth a break.
+"""Choosing a cut: which messages a head keeps, and where its anchor is.
 
 First choice: preamble, the reply before the last typed message, that message and its turn. Where that is still
 over the target, the oldest exchanges of the running turn go too, down to the last three. What pins an
@@ -17,23 +17,29 @@ from openmem_hook.compaction.boundaries import Output
 from openmem_hook.model import INTERJECTIONS, Facts, History
 
 KEEP_EXCHANGES = 3
+"""Newest exchanges of a running turn that always stay."""
 REPEATED_GAIN = 0.2
 """Share of `trim_at` that a thread's further breaks must gain, so that each lost cache pays for many requests."""
 SLACK = 0.5
 """A break for body bytes or media count goes down to this share of the limit, for the same reason."""
 POINTER_TOKENS = 1_000
 
+Ranges = Sequence[tuple[int, int]]
+"""First and last message of what inner cuts replace: kept or left out as a whole."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`kept`: indices the head shows, in order. `carrier`: the one that carries the pointer, None where the
-    pointer is a message of its own. `anchor`: index of the last message the head stands for. `turn`: index of
-    the last typed message."""
+    """A legal cut from the lead."""
 
     kept: tuple[int, ...]
+    """Indices that the head shows, in order."""
     carrier: int | None
+    """The one that carries the pointer, None where the pointer is a message of its own."""
     anchor: int
+    """Index of the last message that the head stands for."""
     turn: int
+    """Index of the last typed message."""
 
     def dropped(self, history: History) -> list[int]:
         kept = set(self.kept)
@@ -42,7 +48,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What each message of a history costs as it would be sent: tokens, bytes, media."""
+    """What each message of a history costs as it would be sent."""
 
     tokens: Sequence[float]
     bytes: Sequence[int]
@@ -51,44 +57,53 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a cut should bring head and tail under, each None where that dimension is not over its limit; `limit`:
-    the tokens they may have at most."""
+    """What a cut should bring head and tail under, None in a dimension that is not over its limit."""
 
     tokens: float
     limit: float
+    """Tokens that they may have at most."""
     bytes: float | None = None
     media: float | None = None
 
 
-def choices(history: History, strict: bool = True) -> Iterator[Choice]:
-    """Legal cuts from the first choice to the deepest. `strict`: a provider's signed items pin their exchange in
-    finished turns too, and a person's newest words inside the running turn stay."""
+def choices(history: History, ranges: Ranges = (), strict: bool = True) -> Iterator[Choice]:
+    """Legal cuts from the first choice to the deepest.
+
+    `strict`: a provider's signed items pin their exchange in finished turns too, and a person's newest words inside
+    the running turn stay.
+    """
     facts = history.facts
-    ends = boundaries.closed(facts)
-    allowed = boundaries.legal(history, ends)
-    outputs = boundaries.outputs(history, history.editable_from, ends)
+    closed_at = boundaries.closed(facts, ranges)
+    may_start = boundaries.tail_starts(history, closed_at)
+    outputs = boundaries.outputs(history, history.editable_from, closed_at)
+    # The preamble: everything up to the first typed message, with the system messages behind it.
     first = _first_typed(history)
-    edge = history.editable_from if first is None else _after_system(facts, first + 1)
+    preamble_end = history.editable_from if first is None else _after_system(facts, first + 1)
+    # The last typed message begins the running turn. Without one, as after a provider's compaction, nothing can carry
+    # the pointer.
     turn = max((i for i in range(history.editable_from, len(facts)) if facts[i].kind == "typed"), default=first)
     if turn is None:
-        yield from _without_typed(history, allowed, outputs)
+        yield from _without_typed(history, may_start, outputs)
         return
-    preamble = (*_compaction(history), *range(history.editable_from, edge))
-    amid = next((o for o in outputs if o.first < turn < o.end), None)
-    begin, start = (turn, _after_system(facts, turn + 1)) if amid is None else (amid.first, amid.end)
-    reply = _reply(history, edge, begin, ends, allowed)
-    typed = range(begin, start) if begin >= edge else ()
-    if not ends[begin] or not ends[start]:
+    preamble = (*_compaction(history), *range(history.editable_from, preamble_end))
+    # Words that came in the middle of an exchange stay together with it: calls and results are never parted.
+    around = next((output for output in outputs if output.first < turn < output.end), None)
+    turn_start, turn_body = (turn, _after_system(facts, turn + 1)) if around is None else (around.first, around.end)
+    if not closed_at[turn_start] or not closed_at[turn_body]:
         return
-    exchanges = [o for o in outputs if o.first >= start]  # those without calls answered a client's notice
-    for at in _starts(history, allowed, start, exchanges):
-        pinned = _pinned(history, at, outputs, history.editable_from if strict else start, start)
-        before = [i for i in pinned if edge <= i < begin and i not in reply]
-        asked = _beside(history, at, exchanges, start) if strict else range(0)
-        inside = _opened(history, at, start, exchanges, sorted({*asked, *(i for i in pinned if start <= i < at)}))
-        if inside is not None:
-            kept = (*preamble, *sorted({*before, *reply}), *typed, *inside)
-            yield Choice(kept, turn if amid is None else None, at - 1, turn)
+    typed = range(turn_start, turn_body) if turn_start >= preamble_end else ()
+    reply = _last_reply(history, preamble_end, turn_start, closed_at, may_start)
+    # Each place where the tail may begin is a choice, with what has to stay of the messages before it.
+    exchanges = [output for output in outputs if output.first >= turn_body]  # without calls: answers to a notice
+    for start in _starts(history, may_start, turn_body, exchanges):
+        pinned = _pinned(history, start, outputs, history.editable_from if strict else turn_body, turn_body)
+        earlier = [i for i in pinned if preamble_end <= i < turn_start and i not in reply]
+        words = _newest_interjection(history, start, exchanges, turn_body) if strict else range(0)
+        of_turn = sorted({*words, *(i for i in pinned if turn_body <= i < start)})
+        opened = _with_opener(history, start, turn_body, exchanges, of_turn)
+        if opened is not None:
+            kept = (*preamble, *sorted({*earlier, *reply}), *typed, *opened)
+            yield Choice(kept, turn if around is None else None, start - 1, turn)
 
 
 def _first_typed(history: History) -> int | None:
@@ -97,11 +112,11 @@ def _first_typed(history: History) -> int | None:
     facts = history.facts
     places = range(history.editable_from, len(history))
     typed = next((i for i in places if facts[i].kind in ("typed", "mixed")), len(facts))
-    called = next((i for i in places if facts[i].calls), len(facts))
-    if typed < called:
+    call = next((i for i in places if facts[i].calls), len(facts))
+    if typed < call:
         return typed
-    said = next((i for i in places if facts[i].role not in ("user", "system") or facts[i].answers), len(facts))
-    return max((i for i in range(history.editable_from, said) if facts[i].role == "user"), default=None)
+    answer = next((i for i in places if facts[i].role not in ("user", "system") or facts[i].answers), len(facts))
+    return max((i for i in range(history.editable_from, answer) if facts[i].role == "user"), default=None)
 
 
 def _compaction(history: History) -> tuple[int, ...]:
@@ -109,8 +124,8 @@ def _compaction(history: History) -> tuple[int, ...]:
     facts, lead = history.facts, history.lead
     if history.editable_from == lead:
         return ()
-    ends = boundaries.closed(facts)
-    whole = (i for i in range(history.compaction_at, lead, -1) if ends[i] and facts[i - 1].kind != "reasoning")
+    closed_at = boundaries.closed(facts)
+    whole = (i for i in range(history.compaction_at, lead, -1) if closed_at[i] and facts[i - 1].kind != "reasoning")
     start = next(whole, lead)
     begins = start > lead and facts[lead].role == "user" and not facts[lead].answers
     return (*range(lead, lead + begins), *range(start, history.editable_from))
@@ -122,141 +137,151 @@ def _after_system(facts: Sequence[Facts], at: int) -> int:
     return at
 
 
-def _reply(history: History, edge: int, turn: int, ends: Sequence[bool], allowed: Sequence[bool]) -> tuple[int, ...]:
+def _last_reply(
+    history: History, preamble_end: int, turn_start: int, closed_at: Sequence[bool], may_start: Sequence[bool]
+) -> tuple[int, ...]:
     """The output before the last typed message; without one, what keeps the roles legal after a system message."""
     facts = history.facts
-    last = next((i for i in range(turn - 1, edge - 1, -1) if facts[i].role == "assistant"), None)
+    last = next((i for i in range(turn_start - 1, preamble_end - 1, -1) if facts[i].role == "assistant"), None)
     if last is None:
         return ()
     first = last
-    while first > edge and facts[first - 1].role == "assistant":
+    while first > preamble_end and facts[first - 1].role == "assistant":
         first -= 1
     run = range(first, last + 1)
-    if ends[first] and not any(facts[i].calls for i in run) and any(facts[i].has_text for i in run):
+    if closed_at[first] and not any(facts[i].calls for i in run) and any(facts[i].has_text for i in run):
         return tuple(run)
-    if edge == history.editable_from or facts[edge - 1].role != "system":
+    if preamble_end == history.editable_from or facts[preamble_end - 1].role != "system":
         return ()
-    opened = next((i for i in range(first, edge - 1, -1) if allowed[i] and facts[i].role == "assistant"), None)
-    return () if opened is None else tuple(i for i in range(opened, turn) if facts[i].role != "system")
+    places = range(first, preamble_end - 1, -1)
+    opener = next((i for i in places if may_start[i] and facts[i].role == "assistant"), None)
+    return () if opener is None else tuple(i for i in range(opener, turn_start) if facts[i].role != "system")
 
 
-def _starts(history: History, allowed: Sequence[bool], start: int, exchanges: Sequence[Output]) -> Iterator[int]:
+def _starts(history: History, may_start: Sequence[bool], turn_body: int, exchanges: Sequence[Output]) -> Iterator[int]:
     """Places where the tail may begin: right after the typed message, then ever deeper in its turn."""
     facts = history.facts
-    anchored = _anchored(facts, start, start)
-    if anchored is not None:
-        yield anchored
-    solid = next((i for i in range(start, len(facts)) if facts[i].kind == "compaction"), len(facts))
+    first = _after_identity(facts, turn_body, turn_body)
+    if first is not None:
+        yield first
+    compaction = next((i for i in range(turn_body, len(facts)) if facts[i].kind == "compaction"), len(facts))
     for output in exchanges[1 : len(exchanges) - KEEP_EXCHANGES + 1]:
-        if output.first > solid:
+        if output.first > compaction:
             return
-        if allowed[output.first]:
-            place = _anchored(facts, output.first, start)
+        if may_start[output.first]:
+            place = _after_identity(facts, output.first, turn_body)
             if place is not None:
                 yield place
 
 
-def _opened(history: History, at: int, start: int, exchanges: Sequence[Output], inside: list[int]) -> list[int] | None:
-    """What the head keeps of a running turn: what is pinned, and the nearest exchange before it where roles ask for
-    one. A provider may want the turn's first output to start with thinking, and an output to follow a system
-    message. None where there is no such exchange."""
-    facts = history.facts
-    shown = next((i for i in (*inside, *range(at, len(facts))) if facts[i].role == "assistant"), len(facts))
-    before = [o for o in exchanges if o.end <= shown]
-    thought = history.must_start_with_thinking and any(f.has_thinking for f in facts[start:])
-    unthought = thought and shown < len(facts) and not facts[shown].starts_with_thinking
-    ends_in_system = not inside and start > 0 and facts[start - 1].role == "system"
-    alone = ends_in_system and at < len(facts) and facts[at].role != "assistant"
-    if not before or not (alone or unthought):
-        return inside
-    opener = next((o for o in reversed(before) if facts[o.first].starts_with_thinking or not unthought), None)
-    return None if opener is None else [*range(opener.first, opener.end), *inside]
-
-
-def _anchored(facts: Sequence[Facts], at: int, start: int) -> int | None:
-    """The place after the last message before `at` that has an identity; what lies between stays in the tail."""
+def _after_identity(facts: Sequence[Facts], at: int, least: int) -> int | None:
+    """The place after the last message before `at` that has an identity, since an anchor needs one: what lies between
+    stays in the tail. None where that is before `least`."""
     while at > 0 and not facts[at - 1].identifies:
         at -= 1
-    return at if at >= start else None
+    return at if at >= least else None
 
 
-def _pinned(history: History, at: int, outputs: Sequence[Output], signed_from: int, running: int) -> list[int]:
-    """Messages before `at` that must stay, with their exchanges: tool references in use, what a provider signed at or
-    after `signed_from`, and, in the running turn (from `running` on), what nobody here knows."""
+def _with_opener(
+    history: History, start: int, turn_body: int, exchanges: Sequence[Output], of_turn: list[int]
+) -> list[int] | None:
+    """What the head keeps of a running turn: `of_turn`, and the nearest exchange before it where roles ask for one.
+
+    A provider may want the turn's first output to start with thinking, and an output to follow a system message. None
+    where there is no such exchange.
+    """
     facts = history.facts
-    pins = [
-        i
-        for i in range(history.editable_from, at)
-        if facts[i].is_signed or facts[i].references or facts[i].kind == "unknown"
-    ]
+    shown = next((i for i in (*of_turn, *range(start, len(facts))) if facts[i].role == "assistant"), len(facts))
+    before = [output for output in exchanges if output.end <= shown]
+    must_think = history.must_start_with_thinking and any(fact.has_thinking for fact in facts[turn_body:])
+    lacks_thinking = must_think and shown < len(facts) and not facts[shown].starts_with_thinking
+    after_system = not of_turn and turn_body > 0 and facts[turn_body - 1].role == "system"
+    lacks_output = after_system and start < len(facts) and facts[start].role != "assistant"
+    if not before or not (lacks_output or lacks_thinking):
+        return of_turn
+    fitting = (output for output in reversed(before) if facts[output.first].starts_with_thinking or not lacks_thinking)
+    opener = next(fitting, None)
+    return None if opener is None else [*range(opener.first, opener.end), *of_turn]
+
+
+def _pinned(history: History, start: int, outputs: Sequence[Output], signed_from: int, turn_body: int) -> list[int]:
+    """Messages before `start` that must stay, with their exchanges: tool references in use, what a provider signed at
+    or after `signed_from`, and, in the running turn, what nobody here knows."""
+    facts = history.facts
+    places = range(history.editable_from, start)
+    pins = [i for i in places if facts[i].is_signed or facts[i].references or facts[i].kind == "unknown"]
     if not pins:
         return []
-    wanted = history.deferred_tools.intersection(name for fact in facts[at:] for name in fact.tool_names)
-    whole = {i: range(o.first, o.end) for o in outputs for i in range(o.first, o.end)}
+    used = history.deferred_tools.intersection(name for fact in facts[start:] for name in fact.tool_names)
+    whole = {i: range(output.first, output.end) for output in outputs for i in range(output.first, output.end)}
     stay = set[int]()
     for i in pins:
-        if facts[i].kind == "unknown" and i >= running:
-            stay.update(range(_thought(facts, i, running), i + 1))
-        elif not (facts[i].is_signed and i >= signed_from) and not wanted.intersection(facts[i].references):
+        if facts[i].kind == "unknown" and i >= turn_body:
+            stay.update(range(_reasoning_before(facts, i, turn_body), i + 1))
+        elif not (facts[i].is_signed and i >= signed_from) and not used.intersection(facts[i].references):
             continue
         stay.update(whole.get(i, range(i, i + 1)))
-    return sorted(i for i in stay if i < at)
+    return sorted(i for i in stay if i < start)
 
 
-def _beside(history: History, at: int, exchanges: Sequence[Output], start: int) -> range:
-    """The newest words before `at` that came inside the running turn, with the exchange that they came beside."""
+def _newest_interjection(history: History, start: int, exchanges: Sequence[Output], turn_body: int) -> range:
+    """The newest words before `start` that came inside the running turn, with the exchange that they came beside."""
     facts = history.facts
-    last = next((i for i in range(len(facts) - 1, start - 1, -1) if facts[i].kind in INTERJECTIONS), None)
-    if last is None or last >= at:
+    places = range(len(facts) - 1, turn_body - 1, -1)
+    last = next((i for i in places if facts[i].kind in INTERJECTIONS), None)
+    if last is None or last >= start:
         return range(0)
-    came = next((o for o in reversed(exchanges) if o.first <= last), None)
-    return range(last, last + 1) if came is None else range(came.first, max(came.end, last + 1))
+    beside = next((output for output in reversed(exchanges) if output.first <= last), None)
+    return range(last, last + 1) if beside is None else range(beside.first, max(beside.end, last + 1))
 
 
-def _thought(facts: Sequence[Facts], at: int, start: int) -> int:
+def _reasoning_before(facts: Sequence[Facts], at: int, least: int) -> int:
     """Where the reasoning that an item may have come with begins."""
-    while at > start and facts[at - 1].kind == "reasoning":
+    while at > least and facts[at - 1].kind == "reasoning":
         at -= 1
     return at
 
 
-def _without_typed(history: History, allowed: Sequence[bool], outputs: Sequence[Output]) -> Iterator[Choice]:
+def _without_typed(history: History, may_start: Sequence[bool], outputs: Sequence[Output]) -> Iterator[Choice]:
     """Nothing typed is left to carry the pointer (a compaction stands before a running turn): it stands alone."""
-    for at in _starts(history, allowed, history.editable_from, outputs):
-        if at > history.editable_from and _opened(history, at, history.editable_from, outputs, []) == []:
-            yield Choice(_compaction(history), None, at - 1, history.editable_from)
+    first = history.editable_from
+    for start in _starts(history, may_start, first, outputs):
+        if start > first and _with_opener(history, start, first, outputs, []) == []:
+            yield Choice(_compaction(history), None, start - 1, first)
 
 
-def choose(history: History, weights: Weights, target: Target) -> Choice | None:
-    """The first cut that fits the target, else the deepest. Where what a provider signed in finished turns, or the
-    exchange beside which a person's words came, would keep the request over its limit, it leaves."""
-    fitting, deepest = _fitting(choices(history), weights, target)
-    if fitting or deepest is None or not any(fact.is_signed or fact.kind in INTERJECTIONS for fact in history.facts):
+def choose(history: History, weights: Weights, target: Target, ranges: Ranges = ()) -> Choice | None:
+    """The first cut that fits the target, else the deepest.
+
+    Where what a provider signed in finished turns, or the exchange beside which a person's words came, would keep the
+    request over its limit, it leaves.
+    """
+    fitting, deepest = _first_fitting(choices(history, ranges), weights, target)
+    has_pins = any(fact.is_signed or fact.kind in INTERJECTIONS for fact in history.facts)
+    if fitting or deepest is None or not has_pins:
         return fitting or deepest
-    within = replace(target, tokens=target.limit)
-    if _fitting([deepest], weights, within)[0]:
+    if _first_fitting([deepest], weights, replace(target, tokens=target.limit))[0]:
         return deepest
-    fitting, other = _fitting(choices(history, strict=False), weights, target)
-    return fitting or other
+    fitting, deepest = _first_fitting(choices(history, ranges, strict=False), weights, target)
+    return fitting or deepest
 
 
-def _fitting(found: Iterable[Choice], weights: Weights, target: Target) -> tuple[Choice | None, Choice | None]:
+def _first_fitting(
+    candidates: Iterable[Choice], weights: Weights, target: Target
+) -> tuple[Choice | None, Choice | None]:
     """The first choice that fits, and the last one looked at."""
-    measures = [
-        (_sums(kind), kind, limit)
-        for kind, limit in (
-            (weights.tokens, target.tokens - POINTER_TOKENS),
-            (weights.bytes, target.bytes),
-            (weights.media, target.media),
-        )
-        if limit is not None
-    ]
+    dimensions = (
+        (weights.tokens, target.tokens - POINTER_TOKENS),
+        (weights.bytes, target.bytes),
+        (weights.media, target.media),
+    )
+    measures = [(_sums(each), each, limit) for each, limit in dimensions if limit is not None]
     last = None
-    for choice in found:
+    for choice in candidates:
         last = choice
         if all(
-            sums[-1] - sums[choice.anchor + 1] + sum(kind[i] for i in choice.kept) <= limit
-            for sums, kind, limit in measures
+            sums[-1] - sums[choice.anchor + 1] + sum(each[i] for i in choice.kept) <= limit
+            for sums, each, limit in measures
         ):
             return choice, choice
     return None, last

@@ -27,13 +27,13 @@ NOTES = {1: NOTE}
 OWN_TOOLS = ("smart_compact_search", "smart_compact_sql", "smart_compact_get", "context_status")
 
 POINTER_CHARS = 3_700
-"""About 1,500 tokens at 2.5 characters each, the size of a pointer that the design allows."""
+"""About 1,500 tokens at 2.5 characters each: beyond that a map costs more than the searches that it saves."""
 
 _QUOTED_CHARS = 100
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+|\s+")
 
 
-def quoted(text: str, limit: int = _QUOTED_CHARS) -> str:
+def quote(text: str, limit: int = _QUOTED_CHARS) -> str:
     """Transcript text on one line, cut, unable to end a frame."""
     flat = _CONTROL.sub(" ", text[: limit * 4]).strip()
     flat = flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"
@@ -46,22 +46,24 @@ def is_own_tool(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Trimmed:
-    """What a pointer tells about the messages that left, newest last."""
+class Removal:
+    """What left a request, as a pointer tells it; lists are newest last."""
 
     messages: int
     turns: int
-    typed: Sequence[str]
-    read: Sequence[str]
-    written: Sequence[str]
+    requests: Sequence[str]
+    """What a person typed."""
+    files_read: Sequence[str]
+    files_written: Sequence[str]
     has_tool: bool
+    """Whether the request has the search tool."""
 
 
-def pointer(session: str, trimmed: Trimmed) -> str:
+def pointer(session: str, removal: Removal) -> str:
     """The text that stands in place of what left: fixed words, then a map made by rule, newest first."""
     opening = (
         "<openmem-pointer>\n"
-        f"{trimmed.messages} earlier messages of this conversation ({trimmed.turns} turns) were moved out of the "
+        f"{removal.messages} earlier messages of this conversation ({removal.turns} turns) were moved out of the "
         f"context to storage. Session id: {session}\n"
         "What you see before and after this block is the original start and the most recent part. Before relying "
         "on anything from the part that left, find it: "
@@ -69,36 +71,36 @@ def pointer(session: str, trimmed: Trimmed) -> str:
         f'expression, smart_compact_sql(session_id="{session}", sql="…") for counts, smart_compact_get for full '
         "text."
     )
-    if not trimmed.has_tool:
+    if not removal.has_tool:
         opening += (
             " If these tools are not in your list, look for them with your tool search (clients may put tools off "
             "until then); where you have none, ask the user or read the sources again."
         )
     closing = "</openmem-pointer>"
     room = POINTER_CHARS - len(opening) - len(closing) - 2
-    return "\n".join([opening, *_map(trimmed, room), closing])
+    return "\n".join([opening, *_map(removal, room), closing])
 
 
-def _map(trimmed: Trimmed, room: int) -> list[str]:
+def _map(removal: Removal, room: int) -> list[str]:
     """Headed lists within so many characters; each gets at most a third, so that none crowds out the others."""
     parts = (
-        ("Requests of the user that left, newest first:", trimmed.typed),
-        ("Files written in that part, newest first:", trimmed.written),
-        ("Files read in that part, newest first:", trimmed.read),
+        ("Requests of the user that left, newest first:", removal.requests),
+        ("Files written in that part, newest first:", removal.files_written),
+        ("Files read in that part, newest first:", removal.files_read),
     )
     lines: list[str] = []
     for title, items in parts:
         share = room // 3 - len(title)
-        found: list[str] = []
+        entries: list[str] = []
         for item in reversed(items):
-            line = f"- {quoted(item)}"
-            if len(line) + 1 > share:
-                found.append("- …")
+            entry = f"- {quote(item)}"
+            if len(entry) + 1 > share:
+                entries.append("- …")
                 break
-            share -= len(line) + 1
-            found.append(line)
-        if found:
-            lines += [title, *found]
+            share -= len(entry) + 1
+            entries.append(entry)
+        if entries:
+            lines += [title, *entries]
     return lines
 
 
@@ -126,5 +128,5 @@ _SHORT = re.compile(
 def is_short_form(text: str) -> bool:
     """A short form that came back: an echo, or made by a gateway before this one. What is as long as it says that the
     whole is only looks like one."""
-    found = _SHORT.match(text)
-    return found is not None and len(text) < int(found[1])
+    header = _SHORT.match(text)
+    return header is not None and len(text) < int(header[1])

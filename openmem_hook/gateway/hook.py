@@ -32,7 +32,7 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
         self.base = base
         self.compactor = compactor
         self.notices = notices
-        compactor.pool.trouble = notices.report_catalog_failure
+        compactor.store.pool.on_catalog_error = notices.report_catalog_failure
 
     async def async_pre_call_hook(
         self,
@@ -139,4 +139,4 @@ def _serve_tools(compactor: Compactor, tenant_mode: Owner) -> None:
     except ImportError as error:
         LOG.warning("openmem: no search tools: the MCP SDK of this gateway does not fit (%s)", error.name)
         return
-    mcp_route.add_to(proxy_module(), Desk(compactor.pool), tenant_mode)
+    mcp_route.add_to(proxy_module(), Desk(compactor.store.pool), tenant_mode)

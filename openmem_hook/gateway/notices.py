@@ -15,12 +15,11 @@ from contextvars import ContextVar
 from typing import Any
 
 from openmem_hook.bounded import Bounded
-from openmem_hook.compaction.record import Event
+from openmem_hook.compaction.write import Event
 from openmem_hook.config import IgnoredSetting
 from openmem_hook.gateway import tenant
 from openmem_hook.limits import ModelFacts
-from openmem_hook.store.database import StoreError
-from openmem_hook.store.pool import SessionBusyError
+from openmem_hook.store.database import SessionBusyError, StoreError
 
 LOG = logging.getLogger("openmem")
 EVERY_S = 60.0

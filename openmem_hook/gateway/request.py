@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from openmem_hook import config
-from openmem_hook.compactor import Request
+from openmem_hook.compaction.request import Request
 from openmem_hook.formats import adapter_for
 from openmem_hook.gateway import client_values, models, session, tenant
 from openmem_hook.gateway.notices import Notices

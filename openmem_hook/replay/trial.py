@@ -22,7 +22,8 @@ from typing import Any, Self
 import orjson
 
 from openmem_hook import config
-from openmem_hook.compactor import Compactor, Outcome, Request
+from openmem_hook.compaction.request import Request
+from openmem_hook.compactor import Compactor, Outcome
 from openmem_hook.formats import adapter_named
 from openmem_hook.formats.usage import Usage
 from openmem_hook.gateway import models, session
@@ -34,7 +35,7 @@ from openmem_hook.replay.provider.prompt_cache import AnthropicCache, AutomaticC
 from openmem_hook.replay.scale import Scale, scale_of
 from openmem_hook.replay.transcript import Format, ReplayRequest, Transcript
 from openmem_hook.settings import Settings
-from openmem_hook.store.pool import SessionBusyError
+from openmem_hook.store.database import SessionBusyError
 
 TENANT = "local"
 RETRIES = 20
@@ -196,7 +197,7 @@ class _Replay:
         start = time.perf_counter()
         outcome = await self._compact(request, call_id)
         hook_s = time.perf_counter() - start
-        pending = self.compactor.recorder.expected().get(call_id)
+        pending = self.compactor.recorder.open_call(call_id)
         body = dict(outcome.body)
 
         # Both bodies go to the provider, each to the cache of its arm.
@@ -211,7 +212,7 @@ class _Replay:
             await self.compactor.record_response(call_id, report)
         observe(request, body, self.compactor)
 
-        is_untouched = outcome.savings is None and not outcome.trimmed
+        is_untouched = outcome.savings is None and not outcome.is_trimmed
         return RequestFigures(
             model=step.model,
             without=without,

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 BUSY_S = 0.8
 """Seconds to wait for another worker's short transaction; well inside the hook's deadline."""
@@ -27,7 +27,9 @@ _PRAGMAS = (
     "PRAGMA journal_size_limit = 1048576",  # a WAL grown by one big message shrinks again
     "PRAGMA trusted_schema = OFF",
 )
-_LOG_PAGES = {"catalog": 256, "session": 1_000}
+DatabaseKind = Literal["catalog", "session"]
+
+_LOG_PAGES: Mapping[DatabaseKind, int] = {"catalog": 256, "session": 1_000}
 """Pages after which a commit empties the log by itself: that of a session is emptied behind requests before."""
 _SIDE = ("", "-wal", "-shm", "-journal")
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -39,6 +41,10 @@ class StoreError(Exception):
 
 class DamagedError(StoreError):
     """A database that SQLite can read holds what can't be ours."""
+
+
+class SessionBusyError(Exception):
+    """Another thread holds a session or a catalog for too long."""
 
 
 def private_folder(path: Path) -> None:
@@ -64,7 +70,7 @@ def _private_file(path: Path) -> None:
                 part.chmod(0o600)
 
 
-def connect(path: Path, kind: str) -> sqlite3.Connection:
+def connect(path: Path, kind: DatabaseKind) -> sqlite3.Connection:
     """A connection for writing to a database of this kind ("catalog" or "session"), migrated.
 
     May be used from any thread, one at a time. Raises StoreError, sqlite3.Error or OSError.
@@ -100,7 +106,7 @@ def _patiently(db: sqlite3.Connection, pragma: str) -> None:
 
 
 @contextmanager
-def patience(db: sqlite3.Connection, seconds: float) -> Iterator[None]:
+def busy_timeout(db: sqlite3.Connection, seconds: float) -> Iterator[None]:
     """Another time to wait for locks than usual."""
     db.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
     try:
@@ -118,13 +124,13 @@ def inode(path: Path) -> int:
 
 
 @cache
-def migrations(kind: str) -> tuple[str, ...]:
+def migrations(kind: DatabaseKind) -> tuple[str, ...]:
     folder = resources.files("openmem_hook.store") / "migrations"
     files = sorted((f for f in folder.iterdir() if f.name.startswith(f"{kind}_")), key=lambda f: f.name)
     return tuple(f.read_text("utf-8") for f in files)
 
 
-def _migrate(db: sqlite3.Connection, kind: str) -> None:
+def _migrate(db: sqlite3.Connection, kind: DatabaseKind) -> None:
     scripts = migrations(kind)
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version == len(scripts):
@@ -141,12 +147,12 @@ def _migrate(db: sqlite3.Connection, kind: str) -> None:
 
 def _statements(script: str) -> Iterator[str]:
     """Statements one by one: `executescript` would commit the transaction they belong to."""
-    held = ""
+    lines = ""
     for line in script.splitlines(keepends=True):
-        held += line
-        if sqlite3.complete_statement(held):
-            yield held
-            held = ""
+        lines += line
+        if sqlite3.complete_statement(lines):
+            yield lines
+            lines = ""
 
 
 @contextmanager
@@ -173,7 +179,7 @@ def _code(error: BaseException) -> int:
     return code & 0xFF if isinstance(code, int) else 0
 
 
-def set_aside(path: Path, damaged: int) -> None:
+def quarantine(path: Path, damaged: int) -> None:
     """A damaged database is renamed, never deleted: what is in it may still be wanted. `damaged` is its inode: a
     file that another worker put in its place meanwhile stays."""
     folder = os.open(path.parent, os.O_RDONLY)
@@ -183,12 +189,12 @@ def set_aside(path: Path, damaged: int) -> None:
         if inode(path) != damaged:
             return
         number = 1
-        while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        while (damaged_path := path.with_name(f"{path.name}.damaged-{number}")).exists():
             number += 1
         for side in _SIDE:
             part = path.with_name(path.name + side)
             if part.exists():
-                part.rename(aside.with_name(aside.name + side))
+                part.rename(damaged_path.with_name(damaged_path.name + side))
     finally:
         os.close(folder)
 

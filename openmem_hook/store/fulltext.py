@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from openmem_hook.store.statements import statement
 from openmem_hook.store.words import runs_on
 
 LINE_BITS = 24
@@ -22,19 +23,25 @@ MERGE_PAGES = 64
 """Pages of an index merged under one hold of the session's lock: 5 ms."""
 
 
+LAST_INDEXED = statement("fulltext", "last_indexed")
+MESSAGES_AFTER = statement("fulltext", "messages_after")
+INDEX_MESSAGE = statement("fulltext", "index_message")
+MARK_UNSPACED = statement("fulltext", "mark_unspaced")
+INDEX_LINES = statement("fulltext", "index_lines")
+MERGES = (statement("fulltext", "merge_messages"), statement("fulltext", "merge_lines"))
+
+
 def index(db: sqlite3.Connection, chars: int, least: int = 0) -> bool:
     """Index messages of so many characters, or a longer one if it is among the first `least`; False where some are
     left. Call it in a transaction."""
-    last = db.execute("SELECT coalesce(max(id), 0) FROM messages_fts_docsize").fetchone()[0]
-    rows = db.execute("SELECT seq, text FROM messages WHERE seq > ? ORDER BY seq", (last,))
-    for place, (seq, text) in enumerate(rows):
+    last = db.execute(LAST_INDEXED).fetchone()[0]
+    for place, (seq, text) in enumerate(db.execute(MESSAGES_AFTER, (last,))):
         if len(text) > chars and place >= least:
             return False
-        db.execute("INSERT INTO messages_fts (rowid, text) VALUES (?, ?)", (seq, text))
+        db.execute(INDEX_MESSAGE, (seq, text))
         if runs_on(text):
-            db.execute("INSERT OR IGNORE INTO unspaced (seq) VALUES (?)", (seq,))
-        lines = (seq << LINE_BITS, (seq + 1) << LINE_BITS)
-        db.execute("INSERT INTO lines_fts (rowid, text) SELECT id, text FROM lines WHERE id > ? AND id < ?", lines)
+            db.execute(MARK_UNSPACED, (seq,))
+        db.execute(INDEX_LINES, (seq << LINE_BITS, (seq + 1) << LINE_BITS))
         chars -= len(text)
     return True
 
@@ -43,6 +50,6 @@ def merge(db: sqlite3.Connection) -> bool:
     """Merge some of the small segments that single requests added; True where nothing is left to. Call it in a
     transaction."""
     before = db.total_changes
-    for table in ("messages_fts", "lines_fts"):
-        db.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('merge', {MERGE_PAGES})")  # noqa: S608 - constants
+    for sql in MERGES:
+        db.execute(sql, (MERGE_PAGES,))
     return db.total_changes - before < 4  # a statement that merged nothing counts as less than two

@@ -22,12 +22,12 @@ from urllib.parse import quote
 from openmem_hook.compaction.freeze import writes
 from openmem_hook.fingerprint import load
 from openmem_hook.formats import adapter_named
-from openmem_hook.store import breather, database, fulltext, sessions, words
-from openmem_hook.store.breather import Breather
+from openmem_hook.store import database, fulltext, session, words, yielder
 from openmem_hook.store.database import StoreError
 from openmem_hook.store.fulltext import LINE_BITS
+from openmem_hook.store.open_session import OpenSession
 from openmem_hook.store.patterns import OutOfTimeError, Pattern
-from openmem_hook.store.pool import Live
+from openmem_hook.store.yielder import Yielder
 
 BUSY_S = 0.8
 SEARCH_S = 2.0
@@ -163,18 +163,18 @@ def reading(path: Path, seconds: float = SEARCH_S) -> Iterator[Reader]:
         raise StoreError(f"a database can't be read ({error})") from None
 
 
-def catch_up(live: Live, seconds: float) -> bool:
+def catch_up(live: OpenSession, seconds: float) -> bool:
     """Have all of a session in the full-text index; False where that takes longer. Raises StoreError, OSError or
     SessionBusyError."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        with live.held():
+        with live.locked():
             try:
-                db = live.database()
+                db = live.refresh()
                 with database.transaction(db):
                     done = fulltext.index(db, fulltext.PIECE_CHARS, least=1)
             except sqlite3.Error as error:
-                live.file.failed(error)
+                live.file.fail(error)
                 raise StoreError(f"the full-text index can't be brought up to date ({error})") from None
         if done:
             return True
@@ -315,7 +315,7 @@ def _stands_in(folded: str, text: str) -> bool:
 
 def _search_aside(db: Reader, query: words.Query, filters: Filters) -> Found:
     """The same over messages that the index does not hold yet or can't be trusted with."""
-    found, breathe = Found(), Breather(breather.SEARCH_S)
+    found, breathe = Found(), Yielder(yielder.SEARCH_S)
     for seq in _aside(db, filters):
         text = _text(db, seq)
         folded = words.fold(text)
@@ -411,7 +411,7 @@ def _in_messages(db: Reader, pattern: Pattern, filters: Filters, until: float) -
         "SELECT m.seq, m.text FROM records r CROSS JOIN messages m ON m.seq = r.seq "  # noqa: S608
         f"WHERE {condition} ORDER BY r.seq DESC"
     )
-    breathe = Breather(breather.SEARCH_S)
+    breathe = Yielder(yielder.SEARCH_S)
     for seq, text in _in_time(db.execute(sql, values)):
         at, number = 0, 1
         for begin in pattern.lines_in(text, until):
@@ -486,7 +486,7 @@ def result_text(db: Reader, result_id: str) -> tuple[Message, str] | None:
     if adapter is None:
         return None
     call_id = row[3] if isinstance(row[3], str) else row[3].decode("utf-8", "surrogatepass")
-    raw = load(sessions.unpack(row[2], _text(db, row[0])))
+    raw = load(session.unpack(row[2], _text(db, row[0])))
     text = next((p.text for p in adapter.parts_of(raw) if p.kind == "result" and p.call_id == call_id), None)
     return None if text is None else (message(db, row[0]), text)
 

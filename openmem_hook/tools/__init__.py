@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Any
 
 from openmem_hook.store import patterns, queries, wall, words
-from openmem_hook.store.database import StoreError
+from openmem_hook.store.database import SessionBusyError, StoreError
 from openmem_hook.store.patterns import Pattern, PatternError
-from openmem_hook.store.pool import Pool, SessionBusyError
+from openmem_hook.store.pool import Pool
 from openmem_hook.store.queries import Filters, Found, Hit, Place
 from openmem_hook.tools import answers, arguments
 from openmem_hook.tools.arguments import ArgumentError

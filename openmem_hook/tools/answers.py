@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from openmem_hook.compaction.wording import quoted
+from openmem_hook.compaction.wording import quote
 from openmem_hook.store.queries import Hit, Message
 from openmem_hook.store.wall import Table
 
@@ -36,7 +36,7 @@ def data_line(number: int, text: str, place: int = 0, mark: str = "|", limit: in
 
 
 def heading(at: int, session: str, message: Message) -> str:
-    tool = f" tool={quoted(message.tool_name, 60)}" if message.tool_name else ""
+    tool = f" tool={quote(message.tool_name, 60)}" if message.tool_name else ""
     short = f" id={message.result_id}" if message.result_id else ""
     seen = "true" if message.in_context else "false"
     return (
@@ -79,7 +79,7 @@ def full(name: str, message: Message, session: str, text: str, offset: int, limi
     """A piece of a text, and where the next one begins. `name` are the arguments that call for it again."""
     piece = text[offset : offset + limit]
     end = offset + len(piece)
-    tool = f", {quoted(message.tool_name, 60)}" if message.tool_name else ""
+    tool = f", {quote(message.tool_name, 60)}" if message.tool_name else ""
     about = (
         f"session_id={session} seq={message.seq} ({message.role}, {message.kind}{tool}, {moment(message.created_at)})"
     )

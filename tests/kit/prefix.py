@@ -1,4 +1,4 @@
-"""V-P and the other oracles about bytes, as assertions: prefix, untouched, unaliased, accepted."""
+"""The oracles about bytes, as assertions: prefix, untouched, unaliased, accepted."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ from openmem_hook.replay.provider.signatures import SignatureRegistry
 from .builders import Format
 
 __all__ = [
-    "assert_accepted", "assert_prefix", "assert_untouched", "blocks", "broken_at", "canonical", "check", "unchanged",
-    "without_breakpoints",
+    "assert_accepted", "assert_prefix", "assert_untouched", "blocks", "broken_at", "canonical", "check", "normal",
+    "unchanged", "without_breakpoints",
 ]  # fmt: skip
 
 Body = dict[str, Any]
+
+
+def normal(message: Any) -> bytes:
+    """A message as canonical JSON: a string equals a list of one text block, breakpoints aside."""
+    if isinstance(message, dict) and isinstance(message.get("content"), str):
+        message = {**message, "content": [{"type": "text", "text": message["content"]}]}
+    return canonical(message)
 
 
 def assert_prefix(previous_out: Body, next_out: Body, fmt: Format) -> None:
@@ -39,14 +46,14 @@ def assert_accepted(body: Body, fmt: Format, registry: SignatureRegistry | None 
 
 
 def assert_untouched(before: Any, after: Any) -> None:
-    """V-U, bytewise: key order and breakpoints count too."""
+    """Both are the same bytes as JSON: key order and breakpoints count too."""
     if orjson.dumps(before) != orjson.dumps(after):
         raise AssertionError("the value was changed:\n  was " + _around(orjson.dumps(before), orjson.dumps(after)))
 
 
 @contextmanager
 def unchanged(*held: Any) -> Iterator[None]:
-    """V-M: none of the objects that the caller still holds is altered inside the block."""
+    """None of the objects that the caller still holds is altered inside the block."""
     before = [orjson.dumps(value) for value in held]
     yield
     for at, value in enumerate(held):

@@ -1,0 +1,99 @@
+"""A decision in the making: what it reads, and what each step adds to it."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+from openmem_hook.compaction.active import ActiveEdits
+from openmem_hook.compaction.edits import NO_EDITS, BreakReason, Cut, Edits
+from openmem_hook.compaction.estimate import TokenCosts
+from openmem_hook.compaction.outgoing import Outgoing
+from openmem_hook.compaction.request import Request
+from openmem_hook.compaction.state import SessionState
+from openmem_hook.compaction.threads import Placement, Thread
+from openmem_hook.limits import Limits
+from openmem_hook.model import Adapter, History, HistoryCache
+from openmem_hook.tokens import Calibration
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """All that a decision depends on."""
+
+    request: Request
+    history: History
+    session: str
+    """The session's name, as a pointer shows it; "" where nothing is stored for it."""
+    thread_label: str
+    """A hash of the client's own name of a sub-agent, "" for the main agent."""
+    state: SessionState
+    calibration: Calibration
+    """Of the request's model, for this tenant."""
+    cache: HistoryCache
+    """Read and added to; what it holds changes no decision."""
+    sent_unstored: Set[bytes] = frozenset()
+    """Keys of messages that were sent while no store could take them: raw for good, though no row says so."""
+    is_known: bool = True
+    """False where the plugin is off and nobody here has seen any of the history."""
+    began_untouched: bool = False
+    """Whether the conversation began with a request that was part of no thread, and so has no note."""
+    now: float = 0.0
+    """Seconds since 1970, for what is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotDue:
+    """No break is due: no limit is reached and nobody asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A break is due, and no legal cut is worth one."""
+
+    reason: BreakReason
+    is_notable: bool
+    """Whether an event tells it: there was nothing to gain, or a person waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Bytes that were sent before change: a new cut."""
+
+    reason: BreakReason
+    cut: Cut
+    kept: tuple[int, ...]
+    """Indices of the messages that its head shows."""
+
+
+Verdict = NotDue | Declined | Break
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Every step returns a new one."""
+
+    inputs: Inputs
+    history: History
+    """With the names that its messages have under the edits that stand."""
+    edits: ActiveEdits
+    """Those that stand, new ones with them."""
+    placement: Placement
+    thread: Thread
+    """As it will be after this request."""
+    costs: TokenCosts
+    new_edits: Edits = NO_EDITS
+    outgoing: Outgoing = field(default_factory=lambda: Outgoing((), ()))
+    tokens_before: float = 0.0
+    """Estimated prompt tokens without a new cut."""
+    tokens: float = 0.0
+    """Estimated prompt tokens of what goes out."""
+    verdict: Verdict = field(default_factory=NotDue)
+
+    @property
+    def adapter(self) -> Adapter:
+        return self.inputs.request.adapter
+
+    @property
+    def limits(self) -> Limits:
+        return self.inputs.request.limits

@@ -1,0 +1,79 @@
+"""The two-party commit of a decision, between the thread that writes it and the request that waits for it.
+
+A decision is recorded only if its bytes are sent, and sent only if it is recorded:
+
+                            ┌──────────┐ leave(): the client hung up        ┌────────┐
+                            │ waiting  ├───────────────────────────────────►│ left   │ writes nothing
+                            └─┬──────┬─┘                                    └────────┘
+          begin(): the writer │      │ give_up(): the deadline is over
+          is about to commit  ▼      ▼
+                      ┌─────────┐  ┌──────────────┐
+                      │ writing ├─►│ sent without │ writes the messages, which were sent; no edit
+                      └────┬────┘  └──────────────┘ (an edit that was committed meanwhile is abandoned)
+        commit(): it stands│  give_up(), when the commit takes longer than the grace
+                           ▼
+                      ┌───────────┐
+                      │ committed │ the request sends these bytes, whatever the deadline says
+                      └───────────┘
+
+Every change of state happens under one lock, so the two parties can't believe different things.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Literal
+
+HandshakeState = Literal["waiting", "writing", "committed", "sent without", "left"]
+
+Permission = Literal["all", "rows", "nothing"]
+"""What of a decision may be written: "rows" where its messages were sent without its edits."""
+
+
+class NotWaitedForError(Exception):
+    """Nobody waits for this decision any more; none of its edits was recorded."""
+
+
+class Handshake:
+    """One request's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._state: HandshakeState = "waiting"
+
+    def begin(self) -> Permission:
+        """What the writer may write; from now on the one who waits holds out a little longer."""
+        with self._lock:
+            if self._state == "left":
+                return "nothing"
+            if self._state == "sent without":
+                return "rows"
+            self._state = "writing"
+            return "all"
+
+    def commit(self) -> bool:
+        """The writer has committed; False where the request was sent without the decision meanwhile."""
+        with self._lock:
+            if self._state == "writing":
+                self._state = "committed"
+            return self._state != "sent without"
+
+    def give_up(self, *, grace: bool) -> bool:
+        """Send the request without the decision. False where that is not to be done: it is committed, or, with `grace`,
+        about to be."""
+        with self._lock:
+            if self._state == "committed" or (grace and self._state == "writing"):
+                return False
+            self._state = "sent without"
+            return True
+
+    def leave(self) -> None:
+        """The client is gone: nothing is sent."""
+        with self._lock:
+            if self._state == "waiting":
+                self._state = "left"
+
+    def check(self) -> None:
+        """Raises NotWaitedForError where there is no use in beginning."""
+        if self._state in ("sent without", "left"):
+            raise NotWaitedForError
