@@ -16,6 +16,7 @@ from openmem_hook.formats import adapter_named
 from openmem_hook.formats.usage import Usage
 from openmem_hook.gateway import models
 from openmem_hook.gateway.prices import shipped_costs
+from openmem_hook.limits import derive_limits
 from openmem_hook.replay.provider.counting import message_tokens, prompt_tokens
 from openmem_hook.replay.provider.prompt_cache import CacheUse
 from openmem_hook.store import names
@@ -103,7 +104,7 @@ class Plugin(KeepAll):
 
     def __init__(self, folder: Path, now: Callable[[], float]) -> None:
         self.settings = config.load({"ttl_days": 0, "deadline_s": 60.0}, {}).settings
-        self.model = models.read(models.Asked(MODEL), None, shipped_costs())
+        self.model = models.read(models.ModelQuery(MODEL), None, shipped_costs())
         self.compactor = Compactor(folder, now)
         self.desk = Desk(self.compactor.store.pool, now)
         self.calls = 0
@@ -121,7 +122,7 @@ class Plugin(KeepAll):
             agent="claude-code",
             model=self.model.name,
             settings=self.settings,
-            limits=config.limits(self.settings, self.model),
+            limits=derive_limits(self.settings, self.model),
             call_id=f"call-{self.calls}",
         )
         return dict((await self.compactor.compact_request(request)).body)

@@ -19,7 +19,7 @@ _TYPED_PARTS: frozenset[PartKind] = frozenset(("text", "command", "media", "opaq
 """Parts of a user message that a person put there."""
 _NO_IDENTITY: frozenset[PartKind] = frozenset(("thinking", "reminder", "blank"))
 """Parts that clients vary, drop or insert."""
-_SIZE_KINDS: Mapping[PartKind, str] = {"call": "args", "result": "result"}
+_SIZE_KINDS: Mapping[PartKind, tokens.SizeKind] = {"call": "args", "result": "result"}
 
 
 def sizes_of(parts: Iterable[Part]) -> Sizes:

@@ -12,7 +12,7 @@ from openmem_hook.compaction.outgoing import Outgoing
 from openmem_hook.compaction.request import Request
 from openmem_hook.compaction.state import SessionState
 from openmem_hook.compaction.threads import Placement, Thread
-from openmem_hook.config import Limits
+from openmem_hook.limits import Limits
 from openmem_hook.model import Adapter, History, HistoryCache
 from openmem_hook.tokens import Calibration
 

@@ -71,7 +71,7 @@ class TokenCosts:
         ]
 
     def of_thinking(self, fact: Facts | None) -> float:
-        return tokens.estimate(self.calibration, fact.sizes.thought()) if fact and fact.has_thinking else 0.0
+        return tokens.estimate(self.calibration, fact.sizes.thinking_part()) if fact and fact.has_thinking else 0.0
 
 
 def per_message(

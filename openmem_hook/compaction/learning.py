@@ -79,4 +79,4 @@ def _dropped_thinking(sample: Sample, base: int) -> Sizes:
     if not sample.costs.drops_thinking:
         return tokens.ZERO
     then, now = estimate.last_typed(sample.history, base + 1), estimate.last_typed(sample.history)
-    return sum((_sizes(sample, i).thought() for i in range(then, now)), tokens.ZERO)
+    return sum((_sizes(sample, i).thinking_part() for i in range(then, now)), tokens.ZERO)

@@ -22,7 +22,7 @@ from openmem_hook.compaction.outgoing import apply, outgoing_facts, with_spliced
 from openmem_hook.compaction.request import Request
 from openmem_hook.compaction.results import shorten
 from openmem_hook.compaction.threads import Placement, Thread, begin_thread, extend_thread, place
-from openmem_hook.config import Limits
+from openmem_hook.limits import Limits
 from openmem_hook.model import Facts, History, Pause, no_pause
 
 SHORT_SHARE = 0.5
@@ -344,7 +344,7 @@ def _load_after(draft: Draft, choice: trim.Choice, gain: float) -> Load:
 def _pointer_tokens(draft: Draft, choice: trim.Choice, new_cut: Cut) -> float:
     """What the pointer that was written costs: the head less the messages it shows, which go without thinking."""
     sizes = [(draft.outgoing.facts[i] or draft.history.facts[i]).sizes for i in choice.head_indices]
-    head = sum((size - size.thought() for size in sizes), tokens.ZERO)
+    head = sum((size - size.thinking_part() for size in sizes), tokens.ZERO)
     return max(tokens.estimate(draft.costs.calibration, new_cut.head_sizes - head), 0.0)
 
 

@@ -59,7 +59,7 @@ async def test_hooks_of_one_process_and_retries_at_the_same_moment_send_the_same
             ]
             outs = {canonical(sent(out, body)) for out in await asyncio.gather(*sending)}
             assert len(outs) == 1
-    assert [hook.watch.failures for hook in hooks] == [0, 0]
+    assert [hook.notices.failures for hook in hooks] == [0, 0]
     for path in state_dir.glob("context/*/sessions/*.db"):
         store = Store(state_dir, path)
         assert store.rows("SELECT count(*) FROM edits WHERE kind = 'cut'") == [(1,)]

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openmem_hook.gateway import identity
+from openmem_hook.gateway.tenant import Authentication, tenant_of
 from openmem_hook.store import names
 from openmem_hook.tools import TOOLS, Caller
 from tests.conftest import make_key
@@ -41,7 +41,7 @@ def body(canary: str):
 
 
 def caller(key: SimpleNamespace, mode: str = "user") -> Caller:
-    return Caller(names.tenant_folder(identity.tenant_of(key, mode, identity.Authentication())))
+    return Caller(names.tenant_folder(tenant_of(key, mode, Authentication())))
 
 
 def everything(shelf: FilledStore, who: Caller, canary: str, ids: list[tuple[str, str]]) -> str:
@@ -68,7 +68,7 @@ async def stored(hook, key: SimpleNamespace, canary: str, session: str = "the sa
     sent = await talk.send(body(canary))
     result = re.search(r"smart_compact_get\(id=\\?\"(\w{16})", str(sent["messages"]))
     assert result is not None
-    tenant = identity.tenant_of(key, hook.base.settings.tenant, identity.Authentication())
+    tenant = tenant_of(key, hook.base.settings.tenant, Authentication())
     return names.session_name(tenant, session), result[1]
 
 
