@@ -180,8 +180,8 @@ def _code(error: BaseException) -> int:
 
 
 def quarantine(path: Path, damaged_inode: int) -> None:
-    """A damaged database is renamed, never deleted: what is in it may still be wanted. Only the file with this inode: one
-    that another worker put in its place meanwhile stays."""
+    """A damaged database is renamed, never deleted: what is in it may still be wanted. Only the file with this inode:
+    one that another worker put in its place meanwhile stays."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems lock no folders

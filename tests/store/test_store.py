@@ -60,7 +60,12 @@ def thread(**more: Any) -> Thread:
 
 def cut(anchor: bytes = b"anchor", **more: Any) -> Cut:
     fields: dict[str, Any] = {"anchor_digest": b"digest", "anchor_unique": True, "before": None}
-    fields |= {"recent_outputs": (b"output",), "head": b"[]", "shown_digests": (b"shown",), "head_sizes": Sizes(words=3)}
+    fields |= {
+        "recent_outputs": (b"output",),
+        "head": b"[]",
+        "shown_digests": (b"shown",),
+        "head_sizes": Sizes(words=3),
+    }
     return Cut(id="0" * 16, reason="limit", generation=1, anchor=anchor, **{**fields, **more})
 
 
