@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from openmem_hook.compaction.decision import Auxiliary, Decided, Decision, Opening, decide, replay
+from openmem_hook.compaction.decision import Auxiliary, Decision, Opening, ThreadDecision, decide, replay
 from openmem_hook.compaction.record import savings_of
 from openmem_hook.compaction.request import Request
 from openmem_hook.compaction.write import Event, Savings
@@ -86,7 +86,7 @@ class Compactor:
         if isinstance(decision, Opening | Auxiliary):
             self.store.remember_unthreaded(context.request, context.history)
         self.recorder.expect_response(context, decision, time.perf_counter() - started)
-        if not isinstance(decision, Decided):
+        if not isinstance(decision, ThreadDecision):
             return Outcome(decision.body, is_trimmed=decision.is_trimmed)
         session, events = decision.draft.inputs.session, tuple(decision.write.events)
         return Outcome(decision.body, savings_of(decision.draft), decision.is_trimmed, session, events)

@@ -48,7 +48,7 @@ class NotDue:
 
 
 @dataclass(frozen=True, slots=True)
-class Declined:
+class NoUsefulCut:
     """A break is due, and no legal cut is worth one."""
 
     reason: BreakReason
@@ -62,11 +62,11 @@ class Break:
 
     reason: BreakReason
     cut: Cut
-    kept: tuple[int, ...]
+    head_indices: tuple[int, ...]
     """Indices of the messages that its head shows."""
 
 
-Verdict = NotDue | Declined | Break
+Verdict = NotDue | NoUsefulCut | Break
 
 
 @dataclass(frozen=True, slots=True)

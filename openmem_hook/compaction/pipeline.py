@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from openmem_hook import fingerprint, tokens
 from openmem_hook.compaction import estimate, trim, wording
 from openmem_hook.compaction.active import ActiveCut, find_active_edits
-from openmem_hook.compaction.draft import Break, Declined, Draft, Inputs, NotDue
+from openmem_hook.compaction.draft import Break, Draft, Inputs, NotDue, NoUsefulCut
 from openmem_hook.compaction.edits import BreakReason, Cut, EditReason, Edits, Swap
 from openmem_hook.compaction.estimate import TokenCosts
 from openmem_hook.compaction.freeze import freeze
@@ -71,8 +71,8 @@ def _thread(inputs: Inputs, history: History, placement: Placement) -> Thread:
         return extend_thread(state.threads[placement.thread], history, placement)
     # A new one goes by the rules of the thread that it branches off from: what both share was sent under them.
     parent = None
-    if placement.shared > history.lead:
-        parent = state.threads.get(state.owners.get(history.keys[placement.shared - 1], 0))
+    if placement.shared_count > history.lead:
+        parent = state.threads.get(state.owners.get(history.keys[placement.shared_count - 1], 0))
     rules = parent or state.origin_of(history.keys)
     # Without one the settings of its first contact hold for good. A talk without tools that began with a request which
     # went out as it came goes on without the note.
@@ -97,7 +97,7 @@ def _result_chars(inputs: Inputs) -> int:
 def _costs(inputs: Inputs, offset: float) -> TokenCosts:
     model, state = inputs.request.model, inputs.state
     family_rate, drops_thinking = tokens.family_rate(model), tokens.drops_thinking(model)
-    return TokenCosts(state.reports, state.measured, offset, inputs.calibration, family_rate, drops_thinking)
+    return TokenCosts(state.reports, state.row_tokens, offset, inputs.calibration, family_rate, drops_thinking)
 
 
 # --- results that are sent for the first time -------------------------------------------------------------
@@ -115,12 +115,12 @@ def compress(draft: Draft) -> Draft:
     undecided_from = _last_output(draft) if limit > 0 else len(history)
     for i in range(max(draft.edits.tail_start(history), history.editable_from), len(history)):
         # What was sent, stored or not, stays as it was sent.
-        if history.keys[i] in inputs.state.measured or history.keys[i] in inputs.sent_unstored:
+        if history.keys[i] in inputs.state.row_tokens or history.keys[i] in inputs.sent_unstored:
             continue
-        renamed = _renamed_swaps(draft, i, newest_swap, cap)
-        swaps += renamed
+        renamed_swaps = _renamed_swaps(draft, i, newest_swap, cap)
+        swaps += renamed_swaps
         if i >= undecided_from:
-            call_ids = {swap.call_id for swap in renamed}
+            call_ids = {swap.call_id for swap in renamed_swaps}
             swaps += [swap for swap in _swaps(draft, i, limit, cap, "size") if swap.call_id not in call_ids]
     return _with_swaps(draft, swaps)
 
@@ -129,13 +129,13 @@ def _renamed_swaps(draft: Draft, index: int, newest_swap: Mapping[str, Swap], ca
     """Short forms that the very same results have under another name: a message before them changed, or another part of
     theirs. `newest_swap`: the newest short form by call id."""
     fact, key = draft.history.facts[index], draft.history.keys[index]
-    known = [(slot, newest_swap[slot.call_id]) for slot in fact.results if slot.call_id in newest_swap]
-    if not known:
+    pairs = [(slot, newest_swap[slot.call_id]) for slot in fact.results if slot.call_id in newest_swap]
+    if not pairs:
         return []
     texts = {part.call_id: part.text for part in draft.adapter.parts_of(draft.history.messages[index])}
     return [
         Swap(id=swap.id, reason="renamed", key=key, call_id=slot.call_id, text=swap.text)
-        for slot, swap in known
+        for slot, swap in pairs
         if swap.id == fingerprint.short_id(fact.digest, slot.call_id)
         or shorten(texts[slot.call_id], swap.id, cap) == swap.text
     ]
@@ -145,7 +145,7 @@ def _last_output(draft: Draft) -> int:
     """In a line that is known: index of the newest model output before the end. What stands before it was sent, else
     nothing had answered it; without a row it went past the store, raw."""
     facts, keys, lead = draft.history.facts, draft.history.keys, draft.history.lead
-    if not any(key in draft.inputs.state.measured for key in keys[lead:]):
+    if not any(key in draft.inputs.state.row_tokens for key in keys[lead:]):
         return 0
     at = len(facts)
     while at > lead and facts[at - 1].role == "assistant":  # what the client began in the model's stead
@@ -219,7 +219,7 @@ def _load(draft: Draft) -> Load:
     return Load(draft.tokens, size, head_media + sum(fact.media for fact in facts))
 
 
-def _exceeded(load: Load, limits: Limits, share: float = 1.0) -> list[int]:
+def _exceeded_dimensions(load: Load, limits: Limits, share: float = 1.0) -> list[int]:
     """The dimensions in which a load is over that share of its hard limit, as places in `Load`."""
     hard = (limits.hard, limits.max_body_bytes, limits.max_media)
     return [i for i, most in enumerate(hard) if most is not None and load[i] > most * share]
@@ -243,34 +243,34 @@ def cut(draft: Draft) -> Draft:
     choice = trim.choose(history, weights, _target(draft, reason, load), ranges)
     gain = 0.0 if choice is None else _gain(draft, choice, weights.tokens)
     if choice is None or not _is_worth_a_break(draft, choice, reason, gain, load):
-        return replace(draft, verdict=Declined(reason, choice is None or gain <= 0 or reason == "forced"))
+        return replace(draft, verdict=NoUsefulCut(reason, choice is None or gain <= 0 or reason == "forced"))
     # Frozen once; from now on these very bytes are sent.
     generation = len(draft.inputs.state.edits.trims) + 1
-    made = freeze(
+    new_cut = freeze(
         draft.adapter, draft.history, choice, draft.edits, draft.inputs.session, reason, generation, draft.inputs.cache
     )
     # Short forms of results that leave with the cut were never sent, and are no edits.
-    kept = {draft.history.keys[i] for i in choice.kept}
-    gone = set(draft.history.keys[: choice.anchor + 1]) - kept
-    stay = (edit for edit in draft.new_edits if not (isinstance(edit, Swap) and edit.key in gone))
-    pointer = _pointer_tokens(draft, choice, made)
+    head_keys = {draft.history.keys[i] for i in choice.head_indices}
+    removed_keys = set(draft.history.keys[: choice.anchor + 1]) - head_keys
+    others = (edit for edit in draft.new_edits if not (isinstance(edit, Swap) and edit.key in removed_keys))
+    pointer = _pointer_tokens(draft, choice, new_cut)
     return replace(
         draft,
-        edits=draft.edits.with_trim(ActiveCut(made, draft.history.lead, choice.anchor)),
-        new_edits=Edits.of([*stay, made]),
+        edits=draft.edits.with_trim(ActiveCut(new_cut, draft.history.lead, choice.anchor)),
+        new_edits=Edits.of([*others, new_cut]),
         tokens=max(draft.tokens_before - gain - trim.POINTER_TOKENS + pointer, 0.0),
-        verdict=Break(reason, made, choice.kept),
+        verdict=Break(reason, new_cut, choice.head_indices),
     )
 
 
 def _break_reason(draft: Draft, load: Load) -> BreakReason | None:
     """Why a break is due. A retry breaks only at a hard limit or where a person asks."""
-    if _exceeded(load, draft.limits):
+    if _exceeded_dimensions(load, draft.limits):
         return "hard"
     if _is_forced(draft):
         return "forced"
     history = draft.history
-    is_retry = bool(history.keys) and history.keys[-1] in draft.inputs.state.measured
+    is_retry = bool(history.keys) and history.keys[-1] in draft.inputs.state.row_tokens
     is_summary = bool(history.facts) and history.facts[-1].kind == "summarise"
     is_over = draft.tokens_before > draft.limits.trim_at * CERTAIN
     return "limit" if is_over and not is_retry and not is_summary else None
@@ -280,14 +280,14 @@ def _is_forced(draft: Draft) -> bool:
     """What was typed last asks for it, nothing has answered it yet, and no cut has done it already. A client may
     send its command's record and the command's text as two messages. After its own compaction Codex sends all that
     was ever typed in one run: what stands before the summary, or before more than one typed message, is old."""
-    typed = 0
+    typed_messages = 0
     for i in range(len(draft.history) - 1, draft.edits.tail_start(draft.history) - 1, -1):
         fact = draft.history.facts[i]
-        if fact.role == "assistant" or fact.kind == "recap" or typed > 1:
+        if fact.role == "assistant" or fact.kind == "recap" or typed_messages > 1:
             return False
         if fact.forces_trim:
             return True
-        typed += fact.kind == "typed"
+        typed_messages += fact.kind == "typed"
     return False
 
 
@@ -317,35 +317,35 @@ def _gain(draft: Draft, choice: trim.Choice, costs: Sequence[float]) -> float:
     """Tokens that the request loses by a cut, against the edits that stand."""
     head = estimate.of_head(draft.history, draft.edits, draft.costs)
     now = head + sum(costs[draft.edits.tail_start(draft.history) :])
-    then = trim.POINTER_TOKENS + sum(costs[i] for i in choice.kept) + sum(costs[choice.anchor + 1 :])
+    then = trim.POINTER_TOKENS + sum(costs[i] for i in choice.head_indices) + sum(costs[choice.anchor + 1 :])
     return now - then
 
 
 def _is_worth_a_break(draft: Draft, choice: trim.Choice, reason: BreakReason, gain: float, load: Load) -> bool:
     """True where the gain pays for the break. A thread's first need not; at a hard limit, over which a provider
     refuses, any gain counts."""
-    if not choice.dropped(draft.history):
+    if not choice.removed_indices(draft.history):
         return False
     if reason == "hard":
         then = _load_after(draft, choice, gain)
-        return any(then[i] < load[i] for i in _exceeded(load, draft.limits))
+        return any(then[i] < load[i] for i in _exceeded_dimensions(load, draft.limits))
     is_repeated = reason == "limit" and draft.edits.trim is not None
     return gain > 0 and gain >= (trim.REPEATED_GAIN * draft.limits.trim_at if is_repeated else 0.0)
 
 
 def _load_after(draft: Draft, choice: trim.Choice, gain: float) -> Load:
     facts = draft.outgoing.facts
-    kept = (facts[i] or draft.history.facts[i] for i in choice.kept)
-    after = [fact for fact in (*facts[: draft.history.lead], *kept, *facts[choice.anchor + 1 :]) if fact]
+    head = (facts[i] or draft.history.facts[i] for i in choice.head_indices)
+    after = [fact for fact in (*facts[: draft.history.lead], *head, *facts[choice.anchor + 1 :]) if fact]
     size = draft.history.overhead_bytes + POINTER_BYTES + sum(fact.bytes + 1 for fact in after)
     return Load(draft.tokens_before - gain, size, sum(fact.media for fact in after))
 
 
-def _pointer_tokens(draft: Draft, choice: trim.Choice, made: Cut) -> float:
+def _pointer_tokens(draft: Draft, choice: trim.Choice, new_cut: Cut) -> float:
     """What the pointer that was written costs: the head less the messages it shows, which go without thinking."""
-    sizes = [(draft.outgoing.facts[i] or draft.history.facts[i]).sizes for i in choice.kept]
-    kept = sum((size - size.thinking_part() for size in sizes), tokens.ZERO)
-    return max(tokens.estimate(draft.costs.calibration, made.head_sizes - kept), 0.0)
+    sizes = [(draft.outgoing.facts[i] or draft.history.facts[i]).sizes for i in choice.head_indices]
+    head = sum((size - size.thinking_part() for size in sizes), tokens.ZERO)
+    return max(tokens.estimate(draft.costs.calibration, new_cut.head_sizes - head), 0.0)
 
 
 # --- still over a hard limit ------------------------------------------------------------------------------
@@ -365,8 +365,8 @@ def squeeze(draft: Draft) -> Draft:
         if not _is_heavy(smaller):
             return smaller
     before, after = _load(draft), _load(smaller)
-    exceeded = _exceeded(before, draft.limits)
-    gains_much = any(before[i] - after[i] >= trim.REPEATED_GAIN * before[i] for i in exceeded)
+    dimensions = _exceeded_dimensions(before, draft.limits)
+    gains_much = any(before[i] - after[i] >= trim.REPEATED_GAIN * before[i] for i in dimensions)
     return smaller if gains_much or not _is_heavy(smaller, 1.0) else draft
 
 
@@ -402,15 +402,15 @@ def _with_shorter(draft: Draft, swaps: Sequence[Swap]) -> Draft:
     draft = _with_swaps(draft, swaps)
     outgoing = outgoing_facts(draft.adapter, draft.history, draft.edits, draft.inputs.cache)
     # What was measured of a row says nothing of its shorter form.
-    unmeasured = {swap.key: None for swap in swaps}
-    estimated = replace(costs, measured={**costs.measured, **unmeasured})
-    after = sum(estimate.per_message(draft.history, outgoing, estimated, start))
+    forget = {swap.key: None for swap in swaps}
+    new_costs = replace(costs, row_tokens={**costs.row_tokens, **forget})
+    after = sum(estimate.per_message(draft.history, outgoing, new_costs, start))
     return replace(draft, outgoing=outgoing, tokens=max(draft.tokens - max(before - after, 0.0), 0.0))
 
 
 def _is_heavy(draft: Draft, share: float = RELIEF) -> bool:
     """Over that share of a hard limit which shorter results would help against."""
-    return any(Load._fields[i] != "media" for i in _exceeded(_load(draft), draft.limits, share))
+    return any(Load._fields[i] != "media" for i in _exceeded_dimensions(_load(draft), draft.limits, share))
 
 
 STEPS: tuple[Step, ...] = (compress, weigh, cut, squeeze)

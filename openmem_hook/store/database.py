@@ -32,7 +32,7 @@ DatabaseKind = Literal["catalog", "session"]
 _LOG_PAGES: Mapping[DatabaseKind, int] = {"catalog": 256, "session": 1_000}
 """Pages after which a commit empties the log by itself: that of a session is emptied behind requests before."""
 _SIDE = ("", "-wal", "-shm", "-journal")
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class StoreError(Exception):
@@ -170,7 +170,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def is_damage(error: BaseException) -> bool:
-    return isinstance(error, DamagedError) or _code(error) in _DAMAGED
+    return isinstance(error, DamagedError) or _code(error) in _DAMAGE_CODES
 
 
 def _code(error: BaseException) -> int:
@@ -179,14 +179,14 @@ def _code(error: BaseException) -> int:
     return code & 0xFF if isinstance(code, int) else 0
 
 
-def quarantine(path: Path, damaged: int) -> None:
-    """A damaged database is renamed, never deleted: what is in it may still be wanted. `damaged` is its inode: a
-    file that another worker put in its place meanwhile stays."""
+def quarantine(path: Path, damaged_inode: int) -> None:
+    """A damaged database is renamed, never deleted: what is in it may still be wanted. Only the file with this inode:
+    one that another worker put in its place meanwhile stays."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems lock no folders
             fcntl.flock(folder, fcntl.LOCK_EX)
-        if inode(path) != damaged:
+        if inode(path) != damaged_inode:
             return
         number = 1
         while (damaged_path := path.with_name(f"{path.name}.damaged-{number}")).exists():

@@ -158,7 +158,7 @@ def _retract(db: sqlite3.Connection, state: SessionState, write: Write) -> None:
     with database.transaction(db):
         db.executemany(ABANDON_EDIT, [_edit_values(edit.row()) for edit, earlier in before if earlier is None])
         db.executemany(RESTORE_EDIT, [_edit_values(earlier.row()) for _, earlier in before if earlier is not None])
-        db.executemany(SHOW_RECORD, [(key,) for key in (*(row.key for row in write.rows), *write.hidden)])
+        db.executemany(SHOW_RECORD, [(key,) for key in (*(row.key for row in write.rows), *write.hidden_keys)])
         db.execute(DELETE_EVENTS_OF_DECISION, {"now": write.now})
 
 
@@ -226,7 +226,7 @@ def _edit_values(row: EditRow) -> dict[str, Any]:
 
 
 def _write_context(db: sqlite3.Connection, write: Write, thread: Thread) -> None:
-    for value, keys in ((0, write.hidden), (1, write.shown)):
+    for value, keys in ((0, write.hidden_keys), (1, write.shown_keys)):
         db.executemany(SET_IN_CONTEXT, [{"value": value, "key": key, "agent": thread.agent} for key in keys])
     for replaced in write.replaced_threads:
         db.execute(HIDE_THREAD, (replaced,))
@@ -252,7 +252,7 @@ def record_usage(db: sqlite3.Connection, usage: UsageWrite) -> bool:
     with database.transaction(db):
         if not db.execute(INSERT_REPORT, values).rowcount:
             return False
-        db.executemany(SET_RECORD_TOKENS, [{"tokens": tokens, "key": key} for key, tokens in usage.measured])
+        db.executemany(SET_RECORD_TOKENS, [{"tokens": tokens, "key": key} for key, tokens in usage.row_tokens])
         if usage.offset is not None:
             db.execute(SET_THREAD_OFFSET, {"offset": usage.offset, "id": usage.thread})
         _write_events(db, [usage.event], usage.now)

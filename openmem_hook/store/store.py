@@ -15,7 +15,7 @@ from pathlib import Path
 
 from openmem_hook.bounded import Bounded
 from openmem_hook.compaction.active import find_active_edits
-from openmem_hook.compaction.decision import Decided, Decision, Replayed
+from openmem_hook.compaction.decision import Decision, Replay, ThreadDecision
 from openmem_hook.compaction.draft import Inputs
 from openmem_hook.compaction.edits import Edits
 from openmem_hook.compaction.record import visible_cut
@@ -83,7 +83,7 @@ class RequestContext:
 
         Raises sqlite3.Error, or NotWaitedForError where the request was sent without it.
         """
-        if not isinstance(decision, Decided) or self.session is None or self.db is None:
+        if not isinstance(decision, ThreadDecision) or self.session is None or self.db is None:
             return True
         session, write = self.session, decision.write
         self.thread = write.thread
@@ -104,8 +104,8 @@ class RequestContext:
 
     def remember_sent(self, decision: Decision) -> None:
         """The request goes out although the store couldn't take it: its messages are raw, or short, for good."""
-        if isinstance(decision, Replayed) and self.session is not None:
-            measured = self.session.state.measured
+        if isinstance(decision, Replay) and self.session is not None:
+            measured = self.session.state.row_tokens
             self.session.sent_unstored.update([key for key in decision.draft.history.keys if key not in measured])
 
 

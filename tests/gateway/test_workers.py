@@ -174,5 +174,5 @@ def test_usage_reported_to_one_worker_is_known_to_the_others(state_dir: Path) ->
             worker.answer()
             worker.report(1000 + 300 * n)
     assert store.rows("SELECT count(*) FROM reports") == [(len(requests),)]
-    measured: list[Json] = store.rows("SELECT tokens FROM records WHERE tokens IS NOT NULL")
-    assert len(measured) >= len(requests)
+    row_tokens: list[Json] = store.rows("SELECT tokens FROM records WHERE tokens IS NOT NULL")
+    assert len(row_tokens) >= len(requests)

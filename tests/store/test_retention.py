@@ -290,7 +290,7 @@ async def test_a_sweep_keeps_no_request_waiting_and_ends_with_the_worker(worker,
     clock.now += 2 * DAY
     entered, leave = threading.Event(), threading.Event()
 
-    def slow(*given: Any) -> list[str]:
+    def slow(*given: Any, **more: Any) -> list[str]:
         entered.set()
         leave.wait(10)
         return []
