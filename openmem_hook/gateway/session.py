@@ -242,6 +242,7 @@ def passthrough_session(call: object) -> str | None:
 
 
 PROJECT_HEADER = "x-openmem-project"
+"""The header by which a client may name its project, for searches within it."""
 
 
 def project_of(headers: Mapping[str, str]) -> str:

@@ -16,6 +16,8 @@ _OPERATOR_TOKENS = frozenset({_MASTER_KEY, hashlib.sha256(_MASTER_KEY.encode()).
 """LiteLLM's LITELLM_PROXY_ADMIN_NAME and LITELLM_PROXY_MASTER_KEY_ALIAS (constants.py)."""
 
 _KEY_HASH = re.compile(r"[0-9a-f]{64}")
+"""SHA-256 in hex, as LiteLLM keeps keys."""
+
 OPERATOR = "operator"
 """The holder of the gateway's master key."""
 
@@ -35,6 +37,7 @@ class Authentication:
 
 
 _OTHER_AUTHENTICATION = ("enable_jwt_auth", "enable_oauth2_auth", "enable_oauth2_proxy_auth")
+"""General settings of LiteLLM that authenticate by something else than its keys."""
 
 
 def authentication_of(proxy: object) -> Authentication:

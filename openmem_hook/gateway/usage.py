@@ -25,6 +25,7 @@ _ZERO_DETAIL = "cached_tokens"
 """The detail that LiteLLM fills in itself."""
 
 _RESPONSES = "litellm.responses.litellm_completion_transformation.transformation"
+"""LiteLLM's module that turns Responses input into chat messages."""
 
 
 async def reported_usage(kwargs: Mapping[str, Any], response: Any) -> Usage:
