@@ -86,7 +86,7 @@ class FilledStore:
         return name
 
     def _write(self, row: Row, state: SessionState) -> Write:
-        past = list(state.measured)[-1] if state.measured else b"\0" * 16
+        past = list(state.row_tokens)[-1] if state.row_tokens else b"\0" * 16
         key = hashlib.blake2b(past + orjson.dumps([row.role, row.text.encode("utf-8", "replace").decode()])).digest()[
             :16
         ]
