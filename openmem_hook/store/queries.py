@@ -28,6 +28,7 @@ from openmem_hook.store.database import StoreError
 from openmem_hook.store.fulltext import LINE_BITS
 from openmem_hook.store.patterns import OutOfTimeError, Pattern
 from openmem_hook.store.pool import Live
+from openmem_hook.store.statements import statement
 
 BUSY_S = 0.8
 SEARCH_S = 2.0
@@ -534,23 +535,23 @@ def _answers(db: Reader, call: int, filters: Filters) -> list[tuple[Message, str
 # --- a tenant's catalog -----------------------------------------------------------------------------------
 
 
+_RECENT_SESSIONS = statement("tenant", "recent_sessions")
+_SESSIONS_OF_RESULT = statement("tenant", "sessions_of_result")
+_EVENTS_SINCE = statement("tenant", "events_since")
+
+
 def recent_sessions(db: Reader, limit: int, project: str = "") -> list[str]:
     """The sessions used last, those of this project first."""
-    sql = "SELECT name FROM sessions ORDER BY project <> '' AND project = ? DESC, last_seen DESC, name LIMIT ?"
-    return [row[0] for row in db.execute(sql, (project, limit))]
+    return [row[0] for row in db.execute(_RECENT_SESSIONS, {"project": project, "limit": limit})]
 
 
 def sessions_of_result(db: Reader, result_id: str) -> list[str]:
     """Those that hold this compressed result, a fork and its parent for one, the one used last first."""
-    sql = (
-        "SELECT r.session FROM results r LEFT JOIN sessions s ON s.name = r.session WHERE r.id = ? "
-        "ORDER BY s.last_seen DESC"
-    )
-    return [row[0] for row in db.execute(sql, (result_id,))]
+    return [row[0] for row in db.execute(_SESSIONS_OF_RESULT, {"result_id": result_id})]
 
 
 def events_since(db: Reader, since: float) -> list[tuple[str, float, dict[str, Any]]]:
-    rows = db.execute("SELECT kind, created_at, data FROM events WHERE created_at >= ? ORDER BY id", (since,))
+    rows = db.execute(_EVENTS_SINCE, {"since": since})
     return [(kind, at, json.loads(data)) for kind, at, data in rows]
 
 
