@@ -21,7 +21,7 @@ from mcp.server.stdio import stdio_server
 from openmem_hook import __version__, config
 from openmem_hook.store import names
 from openmem_hook.store.pool import Pool
-from openmem_hook.tools import TOOLS, Caller, Desk
+from openmem_hook.tools import TOOLS, Caller, ToolRunner
 
 NAME = "openmem"
 INSTRUCTIONS = (
@@ -33,12 +33,12 @@ CallerOf = Callable[[Any], Caller]
 """The caller of a request, from its context."""
 
 
-def server(desk: Desk, caller_of: CallerOf) -> Server[Any]:
+def server(runner: ToolRunner, caller_of: CallerOf) -> Server[Any]:
     async def list_tools(_: Any, __: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=_LISTED)
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        answer = await desk.call(caller_of(context), params.name, params.arguments)
+        answer = await runner.call(caller_of(context), params.name, params.arguments)
         content = types.TextContent(type="text", text=answer.text)
         return types.CallToolResult(content=[content], is_error=answer.failed)
 
@@ -89,8 +89,8 @@ def _owner(tenant: str) -> str:
     return tenant if _OWNER.fullmatch(tenant) else f"user:{tenant}"
 
 
-async def serve_stdio(desk: Desk, caller: Caller) -> None:
-    running = server(desk, lambda _: caller)
+async def serve_stdio(runner: ToolRunner, caller: Caller) -> None:
+    running = server(runner, lambda _: caller)
     async with stdio_server() as (incoming, outgoing):
         await running.run(incoming, outgoing, running.create_initialization_options())
 
@@ -106,14 +106,14 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     except (config.SettingsError, NoTenantError, OSError) as error:
         sys.stderr.write(f"openmem: {str(error).removeprefix('openmem: ')}\n")
         return 2
-    desk = Desk(Pool(state))
+    runner = ToolRunner(Pool(state))
     try:
-        asyncio.run(serve_stdio(desk, Caller(folder)))
+        asyncio.run(serve_stdio(runner, Caller(folder)))
     except KeyboardInterrupt:
         return 130
     finally:
-        desk.close()
-        desk.pool.close()
+        runner.close()
+        runner.pool.close()
     return 0
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import sqlite3
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from openmem_hook.store import catalog, database, fulltext, names, sessions
 from openmem_hook.store.pool import Pool
 from openmem_hook.store.waiting import Ticket
 from openmem_hook.text import searchable
-from openmem_hook.tools import Answer, Caller, Desk
+from openmem_hook.tools import Answer, Caller, ToolRunner
 
 NOW = 1_770_000_000.0
 """2026-02-02T02:40:00Z."""
@@ -51,15 +53,35 @@ LARGE = result("hay " * fulltext.AT_ONCE_CHARS)
 """A message that no request indexes itself; what is stored after it waits, too."""
 
 
+class BlockingRunner:
+    """A ToolRunner for callers without an event loop, or on one that they may block: it has a loop of its own."""
+
+    def __init__(self, runner: ToolRunner) -> None:
+        self.runner = runner
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def call(self, caller: Caller, tool: str, arguments: Mapping[str, Any] | None) -> Answer:
+        return asyncio.run_coroutine_threadsafe(self.runner.call(caller, tool, arguments), self._loop).result()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self.runner.close()
+
+
 class Shelf:
-    """One state folder and the desk that answers from it."""
+    """One state folder and the tools that answer from it."""
 
     def __init__(self, folder: Path) -> None:
         self.pool = Pool(folder)
-        self.desk = Desk(self.pool, clock=lambda: NOW)
+        self.runner = ToolRunner(self.pool, clock=lambda: NOW)
+        self.tools = BlockingRunner(self.runner)
 
     def close(self) -> None:
-        self.desk.close()
+        self.tools.close()
         self.pool.close()
 
     def put(
@@ -101,7 +123,7 @@ class Shelf:
         self.pool.catalog(tenant, lambda db: catalog.record(db, "", [Event(kind, data)], at))
 
     def ask(self, tool: str, *, owner: str = "user:alice", **arguments: Any) -> Answer:
-        return self.desk.answer(Caller(names.tenant_folder(owner)), tool, arguments)
+        return self.tools.call(Caller(names.tenant_folder(owner)), tool, arguments)
 
     def search(self, query: str = "", **arguments: Any) -> Answer:
         return self.ask("smart_compact_search", **({"query": query} if query else {}), **arguments)

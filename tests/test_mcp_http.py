@@ -46,7 +46,7 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
 @pytest.fixture
 async def door(shelf: Shelf) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
-    app.include_router(routes.router(shelf.desk, who, "user", PROXY))
+    app.include_router(routes.router(shelf.runner, who, "user", PROXY))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=ACCEPT) as client:
         yield client

@@ -14,8 +14,9 @@ import pytest
 
 from openmem_hook import __version__
 from openmem_hook.store import names
-from openmem_hook.tools import GET_CHARS, TOOLS, Caller
-from openmem_hook.tools.status import status
+from openmem_hook.tools import TOOLS, Caller
+from openmem_hook.tools.get import GET_CHARS
+from openmem_hook.tools.status import summary
 from tests.conversation import Conversation, messages_of
 from tests.kit.builders import assistant, results, tool_result, user
 from tests.shelf import LARGE, NOW, Row, Shelf, found_lines, number, reply, result, said
@@ -297,7 +298,7 @@ def test_a_pattern_that_would_run_for_ever_is_given_up_and_the_answer_says_so(sh
 async def test_a_pattern_that_runs_and_runs_stalls_nobody(shelf: Shelf) -> None:
     shelf.put(["a" * 5_000 + "!"])
     caller = Caller(names.tenant_folder("user:alice"))
-    asked = asyncio.create_task(shelf.desk.call(caller, "smart_compact_search", {"pattern": r"^(?:a|aa)+$"}))
+    asked = asyncio.create_task(shelf.runner.call(caller, "smart_compact_search", {"pattern": r"^(?:a|aa)+$"}))
     largest, last = 0.0, time.monotonic()
     while not asked.done():
         await asyncio.sleep(0.005)
@@ -377,7 +378,7 @@ def test_status_knows_nothing_rather_than_zero(shelf: Shelf) -> None:
 
 
 def test_a_gateway_that_was_not_restarted_after_an_update_is_told_so() -> None:
-    told = json.loads(status([], 24, installed="99.0"))
+    told = json.loads(summary([], 24, installed_version="99.0"))
     assert (told["version_installed"], told["stale"]) == ("99.0", True)
 
 

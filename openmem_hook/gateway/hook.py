@@ -21,7 +21,7 @@ from openmem_hook.formats import adapter_for
 from openmem_hook.gateway import identity, models, startup
 from openmem_hook.gateway.reported import reported_usage
 from openmem_hook.gateway.watch import LOG, Watch
-from openmem_hook.tools import Desk
+from openmem_hook.tools import ToolRunner
 
 
 class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no types
@@ -188,4 +188,4 @@ def _serve_tools(compactor: Compactor, tenant_mode: str) -> None:
     except ImportError as error:
         LOG.warning("openmem: no search tools: the MCP SDK of this gateway does not fit (%s)", error.name)
         return
-    routes.add_to(_proxy(), Desk(compactor.pool), tenant_mode)
+    routes.add_to(_proxy(), ToolRunner(compactor.pool), tenant_mode)

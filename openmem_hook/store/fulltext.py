@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from openmem_hook.store.words import runs_on
+from openmem_hook.store.search.words import runs_on
 
 LINE_BITS = 24
 """A line's id is its message's `seq` shifted by these, and its number from 1."""

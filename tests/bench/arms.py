@@ -19,7 +19,8 @@ from openmem_hook.gateway.prices import shipped_costs
 from openmem_hook.replay.provider.counting import message_tokens, prompt_tokens
 from openmem_hook.replay.provider.prompt_cache import CacheUse
 from openmem_hook.store import names
-from openmem_hook.tools import Caller, Desk
+from openmem_hook.tools import Caller, ToolRunner
+from tests.shelf import BlockingRunner
 
 MODEL = "claude-sonnet-4-5"
 WINDOW = 200_000
@@ -105,7 +106,7 @@ class Plugin(KeepAll):
         self.settings = config.load({"ttl_days": 0, "deadline_s": 60.0}, {}).settings
         self.model = models.read(models.Asked(MODEL), None, shipped_costs())
         self.compactor = Compactor(folder, now)
-        self.desk = Desk(self.compactor.pool, now)
+        self.tools = BlockingRunner(ToolRunner(self.compactor.pool, now))
         self.calls = 0
 
     async def send(self, body: Body) -> Body:
@@ -131,13 +132,13 @@ class Plugin(KeepAll):
         await self.compactor.record_response(f"call-{self.calls}", usage)
 
     def ask(self, given: Mapping[str, Any]) -> str:
-        answer = self.desk.answer(Caller(names.tenant_folder(TENANT)), self.tool, given)
+        answer = self.tools.call(Caller(names.tenant_folder(TENANT)), self.tool, given)
         if answer.failed:
             raise RuntimeError(answer.text)
         return answer.text
 
     def close(self) -> None:
-        self.desk.close()
+        self.tools.close()
         self.compactor.close()
 
 

@@ -1,0 +1,106 @@
+"""`smart_compact_get`: the full text of a shortened result or of any stored message, in pieces."""
+
+from __future__ import annotations
+
+import hashlib
+
+from openmem_hook.compaction.wording import quoted
+from openmem_hook.store.database import read_only
+from openmem_hook.store.search import messages, tenant
+from openmem_hook.store.search.values import Message
+from openmem_hook.tools import arguments
+from openmem_hook.tools.answers import moment
+from openmem_hook.tools.arguments import ArgumentError
+from openmem_hook.tools.tool import META, SESSION, Call, NotFoundError, Tool, no_session
+
+GET_CHARS = 100_000
+"""Characters of a text that one call gets."""
+RESULT_CHARS = 120_000
+"""Characters that Claude Code is asked to take without putting the answer into a file: a piece and its frame."""
+
+
+async def _answer(call: Call) -> str:
+    result = arguments.identifier(call.arguments, "id")
+    session = arguments.identifier(call.arguments, "session_id")
+    offset = arguments.whole(call.arguments, "offset", 0, 0, 2**53)
+    if result:
+        session, message, text = await _shortened_result(call, result, session)
+        again = f'id="{result}"'
+    elif session and "seq" in call.arguments:
+        seq = arguments.whole(call.arguments, "seq", 0, 1, 2**38)
+        message, text = await _message(call, session, seq)
+        again = f'session_id="{session}", seq={seq}'
+    else:
+        raise ArgumentError("send id (16 hex characters, of a shortened result), or session_id and seq of a message")
+    if offset > len(text):
+        raise ArgumentError(f"offset is beyond the end: the text has {len(text)} characters")
+    return _piece(again, message, session, text, offset)
+
+
+async def _message(call: Call, session: str, seq: int) -> tuple[Message, str]:
+    try:
+        async with read_only(call.session_path(session)) as db:
+            stored = await messages.full_text(db, seq)
+    except FileNotFoundError:
+        raise no_session(session) from None
+    if stored is None:
+        raise NotFoundError(f"session {session} has no message {seq}; smart_compact_search shows seq of each row")
+    return stored
+
+
+async def _shortened_result(call: Call, result: str, session: str) -> tuple[str, Message, str]:
+    """The session that holds it, its message and its whole text. `session` may be empty: then the catalog tells."""
+    names = [session] if session else []
+    if not names:
+        try:
+            async with read_only(call.catalog_path) as db:
+                names = await tenant.sessions_of_result(db, result)
+        except FileNotFoundError:
+            pass  # a tenant without a catalog has no results either
+    for name in names:
+        try:
+            async with read_only(call.session_path(name)) as db:
+                stored = await messages.shortened_result(db, result)
+        except FileNotFoundError:
+            continue  # deleted since
+        # A fork's message may have been lost, or be of a format that is no longer read: then its parent has it.
+        text = None if stored is None else await call.in_worker(stored.original)
+        if stored is not None and text is not None:
+            return name, stored.message, text
+    raise NotFoundError(f"no shortened result {result} is stored for you; smart_compact_search finds its text by words")
+
+
+def _piece(again: str, message: Message, session: str, text: str, offset: int) -> str:
+    """A piece of a text, and where the next one begins. `again`: the arguments that call for it again.
+
+    It stands between two marks that hold a hash of it, so that the text itself can't contain them.
+    """
+    piece = text[offset : offset + GET_CHARS]
+    end = offset + len(piece)
+    tool = f", {quoted(message.tool_name, 60)}" if message.tool_name else ""
+    about = (
+        f"session_id={session} seq={message.seq} ({message.role}, {message.kind}{tool}, {moment(message.created_at)})"
+    )
+    position = f"characters {offset} to {end} of {len(text)}"
+    if end < len(text):
+        position += f"; next_offset: {end}, call smart_compact_get({again}, offset={end})"
+    raw = piece.encode("utf-8", "surrogatepass")
+    mark = hashlib.blake2b(raw, digest_size=8).hexdigest()
+    while mark in piece:
+        mark = hashlib.blake2b(raw + mark.encode(), digest_size=8).hexdigest()
+    return f"{about}\n{position}\n[begin {mark}]\n{piece}\n[end {mark}]"
+
+
+TOOL = Tool(
+    name="smart_compact_get",
+    description="The full text of a shortened tool result (id) or of any stored message (session_id and seq), at most "
+    "100,000 characters a call; next_offset says where to read on.",
+    properties={
+        "id": {"type": "string", "description": "16 hex characters, from the header of a shortened result"},
+        "session_id": SESSION,
+        "seq": {"type": "integer", "minimum": 1, "description": "Number of the message in its session"},
+        "offset": {"type": "integer", "minimum": 0, "description": "Character to begin at; default 0"},
+    },
+    meta=META | {"anthropic/maxResultSizeChars": RESULT_CHARS},
+    answer=_answer,
+)
