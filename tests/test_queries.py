@@ -79,8 +79,8 @@ NOTHING = ("", " ", "\n", '""', "\0", "\ud800", "()", "nonsuch", "x" * 5_000, "w
 def test_a_query_that_finds_nothing_is_answered(query: str, shelf: Shelf) -> None:
     shelf.put(["some text"])
     answer = shelf.ask("smart_compact_search", query=query)
-    assert answer.failed == (not query.strip())
-    assert answer.failed or "hint: " in answer.text
+    assert answer.is_error == (not query.strip())
+    assert answer.is_error or "hint: " in answer.text
 
 
 def test_no_string_makes_a_search_fail(shelf: Shelf) -> None:

@@ -47,16 +47,16 @@ async def no_thread_stays() -> AsyncIterator[None]:
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
     """Every read-only connection that is opened; opening one takes a moment."""
-    opened: list[sqlite3.Connection] = []
+    connections: list[sqlite3.Connection] = []
     connect = database.connect_read_only
 
     def slow(path: Path, seconds: float) -> sqlite3.Connection:
         time.sleep(0.1)
-        opened.append(connect(path, seconds))
-        return opened[-1]
+        connections.append(connect(path, seconds))
+        return connections[-1]
 
     monkeypatch.setattr(database, "connect_read_only", slow)
-    return opened
+    return connections
 
 
 def is_closed(db: sqlite3.Connection) -> bool:
@@ -89,14 +89,14 @@ async def test_on_the_event_loop_it_is_the_same_connection(path: Path, no_thread
         assert db.in_transaction
 
 
-def damaged(path: Path) -> Path:
+def damage(path: Path) -> Path:
     path.write_bytes(b"no database" * 1000)
     return path
 
 
 FAULTS: dict[str, tuple[Callable[[Path], Path], str, type[Exception]]] = {
     "not there": (lambda path: path.with_name("gone.db"), "SELECT 1", FileNotFoundError),
-    "damaged": (lambda path: damaged(path.with_name("bad.db")), "SELECT * FROM events", StoreError),
+    "damaged": (lambda path: damage(path.with_name("bad.db")), "SELECT * FROM events", StoreError),
     "a wrong statement": (lambda path: path, "SELECT nonsuch", StoreError),
     "too slow": (lambda path: path, ENDLESS, TooSlowError),
 }
@@ -105,13 +105,13 @@ FAULTS: dict[str, tuple[Callable[[Path], Path], str, type[Exception]]] = {
 @pytest.mark.parametrize("name", FAULTS)
 async def test_errors_are_the_stores_and_leave_no_thread(name: str, path: Path, no_thread_stays: None) -> None:
     choose, sql, error = FAULTS[name]
-    with pytest.raises(error) as raised, read_only_blocking(choose(path), 0.2) as blocking:
+    with pytest.raises(error) as failure, read_only_blocking(choose(path), 0.2) as blocking:
         blocking.execute(sql).fetchall()
-    assert type(raised.value) is error
-    with pytest.raises(error) as raised:
+    assert type(failure.value) is error
+    with pytest.raises(error) as failure:
         async with read_only(choose(path), 0.2) as db:
             await db.execute_fetchall(sql)
-    assert type(raised.value) is error
+    assert type(failure.value) is error
     assert not path.with_name("gone.db").exists()
 
 
@@ -149,9 +149,9 @@ async def by_anyio(path: Path, after: float) -> None:
 async def test_whoever_is_cancelled_leaves_at_once_and_no_thread_stays(
     after: float, cancel, path: Path, connections: list[sqlite3.Connection], no_thread_stays: None
 ) -> None:
-    begun = time.monotonic()
+    start = time.monotonic()
     await cancel(path, after)
-    assert time.monotonic() - begun < after + 2
+    assert time.monotonic() - start < after + 2
     end = time.monotonic() + 10
     while not all(map(is_closed, connections)):
         assert time.monotonic() < end
@@ -163,17 +163,17 @@ async def test_whoever_is_cancelled_leaves_at_once_and_no_thread_stays(
 
 @pytest.fixture
 def shelf(state_dir: Path) -> Iterator[Shelf]:
-    made = Shelf(state_dir / "context")
-    yield made
-    made.close()
+    shelf = Shelf(state_dir / "context")
+    yield shelf
+    shelf.close()
 
 
 async def test_full_texts_and_the_status_never_block_the_event_loop(new_hook, shelf: Shelf) -> None:
     await Conversation(new_hook()).send(exchange(LONG["text"]))
-    found = await shelf.runner.call(
+    answer = await shelf.runner.call(
         caller := Caller(names.tenant_folder("user:user-1")), "smart_compact_search", {"pattern": "^line 7 "}
     )
-    session, result = (found.text.partition(f" {name}=")[2][:16] for name in ("session_id", "id"))
+    session, result = (answer.text.partition(f" {name}=")[2][:16] for name in ("session_id", "id"))
     calls = [
         ("smart_compact_get", {"id": result}, False),
         ("smart_compact_get", {"id": result, "session_id": session}, False),
@@ -183,9 +183,9 @@ async def test_full_texts_and_the_status_never_block_the_event_loop(new_hook, sh
         ("context_status", {}, False),
     ]
     with blockbuster_ctx(scanned_modules=["openmem_hook"]):
-        for tool, arguments, failed in calls:
+        for tool, arguments, is_error in calls:
             answer = await shelf.runner.call(caller, tool, arguments)
-            assert answer.failed == failed, answer.text
+            assert answer.is_error == is_error, answer.text
 
 
 async def test_calls_that_are_cancelled_leave_no_thread(shelf: Shelf, no_thread_stays: None) -> None:
@@ -200,4 +200,4 @@ async def test_calls_that_are_cancelled_leave_no_thread(shelf: Shelf, no_thread_
         task.cancel()
     for task in tasks:
         with contextlib.suppress(asyncio.CancelledError):
-            assert not (await task).failed
+            assert not (await task).is_error

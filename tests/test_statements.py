@@ -36,9 +36,9 @@ def test_every_statement_prepares_against_a_fresh_database(
     """EXPLAIN compiles a statement and runs nothing; two statements in one are refused."""
     file = statements.statements_of(subject)
     db, sql = databases[file.database], f"EXPLAIN {file.by_name[name]}"
-    named = re.findall(r":([a-z]\w*)", sql)
-    if named:
-        db.execute(sql, dict.fromkeys(named)).fetchall()
+    parameters = re.findall(r":([a-z]\w*)", sql)
+    if parameters:
+        db.execute(sql, dict.fromkeys(parameters)).fetchall()
         return
     for count in range(30):  # positional parameters: SQLite tells no number of them beforehand
         with suppress(sqlite3.ProgrammingError):
@@ -75,9 +75,9 @@ def test_comments_stay_behind_and_the_semicolon_goes() -> None:
     text = (
         "-- database: session\n\n-- name: one\n-- why\nSELECT 1\n  -- and why\nFROM lines;\n\n-- name: two\nSELECT 2;\n"
     )
-    parsed = statements.parse(text, "x")
-    assert parsed.database == "session"
-    assert dict(parsed.by_name) == {"one": "SELECT 1\nFROM lines", "two": "SELECT 2"}
+    file = statements.parse(text, "x")
+    assert file.database == "session"
+    assert dict(file.by_name) == {"one": "SELECT 1\nFROM lines", "two": "SELECT 2"}
 
 
 @pytest.mark.parametrize(

@@ -136,5 +136,5 @@ def test_asking_makes_nothing_on_disk(shelf: Shelf) -> None:
 def test_no_tool_takes_a_tenant_from_its_arguments(shelf: Shelf) -> None:
     shelf.put(["needle"], owner="user:alice")
     for name in TOOLS:
-        assert shelf.ask(name, owner="user:bob", tenant="user:alice").failed
+        assert shelf.ask(name, owner="user:bob", tenant="user:alice").is_error
     assert "needle" not in shelf.search("needle", owner="user:bob").text

@@ -42,7 +42,7 @@ class Endpoint:
         if self._manager is None or self._loop is not loop or self._running is None or self._running.done():
             ready = loop.create_future()
             self._manager = StreamableHTTPSessionManager(
-                mcp_server.server(self._runner, _caller_of), json_response=True, stateless=True
+                mcp_server.build_server(self._runner, _caller_of), json_response=True, stateless=True
             )
             self._loop, self._running = loop, loop.create_task(_run(self._manager, ready))
             self._ready = ready

@@ -64,7 +64,7 @@ _FIRST_WORD = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?(?:\*/|\Z))*(\w*)", re.
 
 _TOO_SLOW = "the statement took longer than {:g} s: count less, or narrow it with MATCH, seq or LIMIT"
 _TOO_MUCH = "the statement needed too much memory: select less, or narrow it with MATCH, seq or LIMIT"
-_ALLOWED = f"one SELECT, or WITH … SELECT, over {', '.join(TABLES)} is allowed"
+_RULE = f"one SELECT, or WITH … SELECT, over {', '.join(TABLES)} is allowed"
 
 
 class RefusedError(Exception):
@@ -97,7 +97,7 @@ def select(path: Path, sql: str, seconds: float = SECONDS) -> Table:
         raise RefusedError("a NUL character can't stand in SQL")
     first_word = _FIRST_WORD.match(sql)
     if first_word is None or first_word[1].upper() not in ("SELECT", "WITH"):
-        raise RefusedError(_ALLOWED)
+        raise RefusedError(_RULE)
     # An empty environment, an empty search path for modules, and nobody's folder.
     request = json.dumps({"path": str(path), "sql": sql, "seconds": seconds}).encode()
     command = [sys.executable, "-I", "-S", "-B", __file__]
@@ -160,9 +160,9 @@ def _answer(path: str, sql: str, seconds: float) -> dict[str, Any]:
         db.execute(f"EXPLAIN {sql}").fetchall()
         # Compiled again to run, together with what the full-text module needs for it.
         authorizer.is_settled = True
-        return _table(db.execute(sql))
+        return _read_table(db.execute(sql))
     except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
-        raise RefusedError(authorizer.refusal or _reason(error, seconds)) from None
+        raise RefusedError(authorizer.refusal or _explain(error, seconds)) from None
 
 
 def _connect(path: str, seconds: float) -> sqlite3.Connection:
@@ -222,7 +222,7 @@ class Authorizer:
         check = self._checks.get(action)
         if check is not None and check((one or "").lower(), (two or "").lower(), base, inside):
             return sqlite3.SQLITE_OK
-        self.refusal = self.refusal or _ALLOWED
+        self.refusal = self.refusal or _RULE
         return sqlite3.SQLITE_DENY
 
     def _may_read(self, table: str, column: str, base: str | None, inside: str | None) -> bool:
@@ -253,7 +253,7 @@ class Authorizer:
         return self.is_settled and pragma == "data_version" and not value
 
 
-def _table(cursor: sqlite3.Cursor) -> dict[str, Any]:
+def _read_table(cursor: sqlite3.Cursor) -> dict[str, Any]:
     """As many rows as an answer may have, as the fields of a table."""
     columns = [column[0] for column in cursor.description or ()]
     rows: list[list[Any]] = []
@@ -277,7 +277,7 @@ def _table(cursor: sqlite3.Cursor) -> dict[str, Any]:
     return {"columns": columns, "rows": rows, "more": False, "cut": is_cut}
 
 
-def _reason(error: Exception, seconds: float) -> str:
+def _explain(error: Exception, seconds: float) -> str:
     """What an error of SQLite means to the agent."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     if "interrupted" in text:
@@ -285,7 +285,7 @@ def _reason(error: Exception, seconds: float) -> str:
     if "out of memory" in text or "too big" in text:
         return _TOO_MUCH
     if "one statement" in text:
-        return _ALLOWED
+        return _RULE
     return f"SQLite says: {text}"
 
 

@@ -21,7 +21,7 @@ BREAKS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 """Signs at which some reader may begin a new line, and other control characters."""
 
 
-def data_line(number: int, text: str, place: int = 0, mark: str = "|") -> str:
+def format_line(number: int, text: str, place: int = 0, mark: str = "|") -> str:
     """A stored line behind its number; a long one cut around `place`, an offset in it."""
     flat = BREAKS.sub(" ", text)
     if len(flat) > LINE_CHARS:
@@ -32,25 +32,25 @@ def data_line(number: int, text: str, place: int = 0, mark: str = "|") -> str:
     return f"  {number}{mark} {flat}"
 
 
-def heading(at: int, session: str, message: Message) -> str:
+def format_heading(at: int, session: str, message: Message) -> str:
     """What a row is, in one line; `at` is its number in the answer."""
     tool = f" tool={quoted(message.tool_name, 60)}" if message.tool_name else ""
     short = f" id={message.result_id}" if message.result_id else ""
     in_context = "true" if message.in_context else "false"
     return (
         f"#{at} session_id={session} seq={message.seq} role={message.role} kind={message.kind}{tool} "
-        f"in_context={in_context} thread={message.thread} at={moment(message.created_at)}{short}"
+        f"in_context={in_context} thread={message.thread} at={format_moment(message.created_at)}{short}"
     )
 
 
-def near_line(message: Message, text: str) -> str:
+def format_neighbour(message: Message, text: str) -> str:
     """A neighbouring message, by its beginning."""
     flat = BREAKS.sub(" ", text).strip()
     flat = flat if len(flat) <= NEAR_CHARS else flat[:NEAR_CHARS] + "…"
     return f"  ~ seq={message.seq} role={message.role} kind={message.kind}| {flat}"
 
 
-def moment(seconds: float) -> str:
+def format_moment(seconds: float) -> str:
     """Seconds since 1970 as a time in UTC; "?" where they are none."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -58,7 +58,7 @@ def moment(seconds: float) -> str:
         return "?"
 
 
-def within(blocks: Iterable[str], limit: int) -> tuple[list[str], bool]:
+def take_fitting(blocks: Iterable[str], limit: int) -> tuple[list[str], bool]:
     """As many whole blocks as fit into so many characters, at least one, and whether all did."""
     fitting, chars = list[str](), 0
     for block in blocks:

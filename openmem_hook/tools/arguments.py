@@ -21,17 +21,17 @@ class ArgumentError(ValueError):
     """What is wrong with an argument and what to send instead, in one line."""
 
 
-def usable(arguments: Mapping[str, Any] | None, properties: Mapping[str, Any]) -> dict[str, Any]:
+def check(arguments: Mapping[str, Any] | None, properties: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that say something; one that the tool does not have is an error, so that no filter is lost
     unnoticed."""
     values = {name: value for name, value in (arguments or {}).items() if value is not None and value != ""}
     unknown = sorted(set(values) - set(properties))
     if unknown:
-        raise ArgumentError(f"no argument {printable(unknown[0])}; there are {', '.join(properties)}")
+        raise ArgumentError(f"no argument {make_printable(unknown[0])}; there are {', '.join(properties)}")
     return values
 
 
-def text(arguments: Mapping[str, Any], name: str) -> str:
+def read_text(arguments: Mapping[str, Any], name: str) -> str:
     """A string, "" where absent."""
     value = arguments.get(name, "")
     if not isinstance(value, str):
@@ -39,15 +39,15 @@ def text(arguments: Mapping[str, Any], name: str) -> str:
     return value.encode("utf-8", "replace").decode()
 
 
-def identifier(arguments: Mapping[str, Any], name: str) -> str:
+def read_identifier(arguments: Mapping[str, Any], name: str) -> str:
     """16 hex characters, "" where absent."""
-    value = text(arguments, name).strip().lower()
+    value = read_text(arguments, name).strip().lower()
     if value and not _ID.fullmatch(value):
         raise ArgumentError(f"{name} has to be 16 hex characters, as a pointer or a search shows it")
     return value
 
 
-def whole(arguments: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
+def read_whole(arguments: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
     """A whole number between two bounds, both included."""
     value = arguments.get(name, default)
     if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,15}\s*", value):
@@ -59,17 +59,17 @@ def whole(arguments: Mapping[str, Any], name: str, default: int, least: int, mos
     return value
 
 
-def filters(arguments: Mapping[str, Any], now: float) -> Filters:
+def read_filters(arguments: Mapping[str, Any], now: float) -> Filters:
     """Which messages a search is for. `now`: seconds since 1970."""
     return Filters(
-        roles=_roles(arguments.get("role")),
-        in_context=_flag(arguments, "in_context"),
-        since=_moment(arguments.get("since"), "since", now, timedelta()),
-        until=_moment(arguments.get("until"), "until", now, timedelta(days=1)),
+        roles=_read_roles(arguments.get("role")),
+        in_context=_read_flag(arguments, "in_context"),
+        since=_read_moment(arguments.get("since"), "since", now, timedelta()),
+        until=_read_moment(arguments.get("until"), "until", now, timedelta(days=1)),
     )
 
 
-def _roles(value: Any) -> tuple[str, ...]:
+def _read_roles(value: Any) -> tuple[str, ...]:
     """Empty for all of them."""
     if value is None:
         return DEFAULT_ROLES
@@ -84,7 +84,7 @@ def _roles(value: Any) -> tuple[str, ...]:
     return roles
 
 
-def _flag(arguments: Mapping[str, Any], name: str) -> bool | None:
+def _read_flag(arguments: Mapping[str, Any], name: str) -> bool | None:
     """None where absent."""
     value = arguments.get(name)
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
@@ -94,14 +94,14 @@ def _flag(arguments: Mapping[str, Any], name: str) -> bool | None:
     return value
 
 
-def _moment(value: Any, name: str, now: float, whole_day: timedelta) -> float | None:
+def _read_moment(value: Any, name: str, now: float, whole_day: timedelta) -> float | None:
     """Seconds since 1970 of a number of seconds, a span like 2h before now, a date (UTC) or a time; None where absent.
 
     `whole_day`: what a date without a time lasts, where its end is meant.
     """
     if value is None:
         return None
-    for read in (_seconds, _ago, _date):
+    for read in (_read_seconds, _read_span, _read_date):
         try:
             seconds = read(value, now, whole_day)
         except (ValueError, OverflowError):
@@ -113,19 +113,19 @@ def _moment(value: Any, name: str, now: float, whole_day: timedelta) -> float | 
     )
 
 
-def _seconds(value: Any, _: float, __: timedelta) -> float | None:
+def _read_seconds(value: Any, _: float, __: timedelta) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     seconds = float(value)
     return seconds if 0 <= seconds < 1e11 else None
 
 
-def _ago(value: Any, now: float, _: timedelta) -> float | None:
+def _read_span(value: Any, now: float, _: timedelta) -> float | None:
     span = _AGO.fullmatch(str(value).strip())
     return None if span is None else now - timedelta(**{_UNITS[span[2]]: int(span[1])}).total_seconds()
 
 
-def _date(value: Any, _: float, whole_day: timedelta) -> float | None:
+def _read_date(value: Any, _: float, whole_day: timedelta) -> float | None:
     source = str(value).strip()
     date = datetime.fromisoformat(source)
     date = date if date.tzinfo else date.replace(tzinfo=UTC)
@@ -134,6 +134,6 @@ def _date(value: Any, _: float, whole_day: timedelta) -> float | None:
     return (date + (whole_day - timedelta(microseconds=1) if is_day else timedelta())).timestamp()
 
 
-def printable(name: Any) -> str:
+def make_printable(name: Any) -> str:
     """A name that an agent made up, short and on one line."""
     return "".join(c if c.isprintable() else "?" for c in str(name)[:40])

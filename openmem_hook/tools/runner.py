@@ -16,7 +16,7 @@ from typing import Any
 from openmem_hook.store.database import StoreError, TooSlowError
 from openmem_hook.store.pool import Pool, SessionBusyError
 from openmem_hook.store.sandbox import RefusedError
-from openmem_hook.tools.arguments import ArgumentError, printable, usable
+from openmem_hook.tools.arguments import ArgumentError, check, make_printable
 from openmem_hook.tools.table import TOOLS
 from openmem_hook.tools.tool import Answer, Call, Caller, NotFoundError
 
@@ -42,28 +42,28 @@ class ToolRunner:
         """The tool's answer; one that says what to send instead where the call can't be answered."""
         tool = TOOLS.get(name)
         if tool is None:
-            return Answer(f"no tool {printable(name)}; there are {', '.join(TOOLS)}", failed=True)
+            return Answer(f"no tool {make_printable(name)}; there are {', '.join(TOOLS)}", is_error=True)
         try:
             call = Call(
                 caller,
-                usable(arguments, tool.properties),
+                check(arguments, tool.properties),
                 self.pool,
                 self._clock(),
                 self._workers,
                 self._search_workers,
             )
-            text = await self._text(tool.answer, call)
+            text = await self._run(tool.answer, call)
         except (ArgumentError, NotFoundError, RefusedError) as error:
-            return Answer(f"{name}: {error}", failed=True)
+            return Answer(f"{name}: {error}", is_error=True)
         except TooSlowError:
             advice = "it took too long: narrow it with session_id, role or since, or use rarer words"
-            return Answer(f"{name}: {advice}", failed=True)
+            return Answer(f"{name}: {advice}", is_error=True)
         except (StoreError, SessionBusyError, OSError):
-            return Answer(f"{name}: the store can't be read at this moment; try again", failed=True)
+            return Answer(f"{name}: the store can't be read at this moment; try again", is_error=True)
         # What is stored may hold lone surrogates, which no transport takes.
         return Answer(text.encode("utf-8", "replace").decode())
 
-    async def _text(self, answer: Callable[[Call], str | Awaitable[str]], call: Call) -> str:
+    async def _run(self, answer: Callable[[Call], str | Awaitable[str]], call: Call) -> str:
         if inspect.iscoroutinefunction(answer):
             async with self._on_loop:
                 return str(await answer(call))

@@ -33,41 +33,41 @@ Terms = Query | Pattern
 
 
 def _answer(call: Call) -> str:
-    terms = _terms(call.arguments)
-    filters = arguments.filters(call.arguments, call.now)
-    limit = arguments.whole(call.arguments, "limit", 8, 1, MOST_ROWS)
-    context = arguments.whole(call.arguments, "context", 0, 0, 5)
-    session = arguments.identifier(call.arguments, "session_id")
+    terms = _read_terms(call.arguments)
+    filters = arguments.read_filters(call.arguments, call.now)
+    limit = arguments.read_whole(call.arguments, "limit", 8, 1, MOST_ROWS)
+    context = arguments.read_whole(call.arguments, "context", 0, 0, 5)
+    session = arguments.read_identifier(call.arguments, "session_id")
     if session:
         call.existing_session_path(session)
-    names = [session] if session else _recent_sessions(call)
+    names = [session] if session else _list_recent_sessions(call)
     if not names:
         return "total_matches: 0\nline_matches: 0\nsessions: none are stored for you yet"
     is_any_role = "role" not in call.arguments
     with _OpenSessions(call, time.monotonic() + READ_S) as sessions:
-        matches = shown = sessions.search(names, terms, filters, limit)
+        matches = widest = sessions.search(names, terms, filters, limit)
         # Nothing where one looks without naming roles: then what the assistant said and called is looked through, which
         # names the paths of what it read. A call is shown with its result.
         if is_any_role and not any(each.total for each in matches.values()):
             filters, context = replace(filters, roles=()), max(context, 1)
-            shown = sessions.search(list(matches), terms, filters, limit)
+            widest = sessions.search(list(matches), terms, filters, limit)
         rows = list[str]()
-        for name, location in _best_of_each(shown, limit):
+        for name, location in _choose_best_of_each(widest, limit):
             db = sessions.reopen(name)
-            match = by_words.match_at(db, location, terms if isinstance(terms, Query) else None, filters)
-            rows.append(_row(db, len(rows) + 1, name, match, terms, context))
+            match = by_words.read_match(db, location, terms if isinstance(terms, Query) else None, filters)
+            rows.append(_format_row(db, len(rows) + 1, name, match, terms, context))
         # Where a path is looked for, most want the file.
         results = list[str]()
         if is_any_role and isinstance(terms, Query) and terms.is_path:
-            results += _results_of_calls(sessions, list(matches), terms, filters)
-    lines = list(_summary(terms, matches, len(names) - len(matches)))
-    if shown is not matches:
-        lines += _summary_of_all_roles(shown)
-    return "\n".join([*lines, *results, *_rows_that_fit(rows, shown, bool(session))])
+            results += _describe_results_of_calls(sessions, list(matches), terms, filters)
+    lines = list(_summarise(terms, matches, len(names) - len(matches)))
+    if widest is not matches:
+        lines += _summarise_all_roles(widest)
+    return "\n".join([*lines, *results, *_choose_fitting(rows, widest, bool(session))])
 
 
-def _terms(values: Mapping[str, Any]) -> Terms:
-    query, source = arguments.text(values, "query"), arguments.text(values, "pattern")
+def _read_terms(values: Mapping[str, Any]) -> Terms:
+    query, source = arguments.read_text(values, "query"), arguments.read_text(values, "pattern")
     if bool(query.strip()) == bool(source):
         raise ArgumentError('send either query (words, "phrases", prefix*) or pattern (a Python regular expression)')
     if not source:
@@ -81,12 +81,12 @@ def _terms(values: Mapping[str, Any]) -> Terms:
         ) from None
 
 
-def _recent_sessions(call: Call) -> list[str]:
+def _list_recent_sessions(call: Call) -> list[str]:
     """The caller's sessions in the order in which they are searched: its own, those of its project, the others."""
     if not call.catalog_path.exists():
         return []
     with read_only_blocking(call.catalog_path) as db:
-        names = tenant.recent_sessions(db, SESSIONS, call.caller.project)
+        names = tenant.read_recent_sessions(db, SESSIONS, call.caller.project)
     if call.caller.session:
         names = list(dict.fromkeys([call.caller.session, *names]))
     return [name for name in names if call.session_path(name).exists()][:SESSIONS]
@@ -147,7 +147,9 @@ class _OpenSessions:
         return self._readers[name]
 
 
-def _results_of_calls(sessions: _OpenSessions, names: Sequence[str], query: Query, filters: Filters) -> Iterator[str]:
+def _describe_results_of_calls(
+    sessions: _OpenSessions, names: Sequence[str], query: Query, filters: Filters
+) -> Iterator[str]:
     """What the newest calls returned that name a path."""
     room, until = RESULTS_OF_CALLS, time.monotonic() + READ_S
     for name in names:
@@ -155,17 +157,17 @@ def _results_of_calls(sessions: _OpenSessions, names: Sequence[str], query: Quer
             return
         results = list[tuple[Message, str]]()
         with suppress(*READ_ERRORS):  # the matches are told without them
-            results = by_words.results_of_calls(sessions.reopen(name), query, filters, room)
+            results = by_words.read_results_of_calls(sessions.reopen(name), query, filters, room)
         if results:
             yield f"results of the newest calls that name it, session_id={name}:"
-            yield from (answers.near_line(message, text) for message, text in results)
+            yield from (answers.format_neighbour(message, text) for message, text in results)
         room -= len(results)
 
 
 # --- the answer's text --------------------------------------------------------------------------------------
 
 
-def _best_of_each(matches: Mapping[str, Matches], limit: int) -> list[tuple[str, Location]]:
+def _choose_best_of_each(matches: Mapping[str, Matches], limit: int) -> list[tuple[str, Location]]:
     """The best of every session, then the second best, so that none hides another; in the order of the sessions."""
     ranks = [
         (rank, at, name, location)
@@ -176,10 +178,10 @@ def _best_of_each(matches: Mapping[str, Matches], limit: int) -> list[tuple[str,
     return [(name, location) for _, _, name, location in sorted(best, key=lambda item: (item[1], item[0]))]
 
 
-def _summary(terms: Terms, matches: Mapping[str, Matches], unsearched: int) -> Iterator[str]:
+def _summarise(terms: Terms, matches: Mapping[str, Matches], missing: int) -> Iterator[str]:
     """The counts, where they are from, and what to send instead where there are none."""
     total = sum(each.total for each in matches.values())
-    is_whole = not unsearched and all(each.complete for each in matches.values())
+    is_whole = not missing and all(each.is_complete for each in matches.values())
     bound = "" if is_whole else "at least "
     yield f"total_matches: {bound}{total}"
     yield f"line_matches: {bound}{sum(each.line_matches for each in matches.values())}"
@@ -211,41 +213,41 @@ def _hint(query: Query) -> str:
     return f'hint: whole words count; beginnings of words: query="{query.pieces[0].text}*"'
 
 
-def _summary_of_all_roles(matches: Mapping[str, Matches]) -> Iterator[str]:
+def _summarise_all_roles(matches: Mapping[str, Matches]) -> Iterator[str]:
     total = sum(each.total for each in matches.values())
     if total:
         lines = sum(each.line_matches for each in matches.values())
         yield f'with role="all" {total} messages match, in {lines} lines:'
-    elif matches and all(each.complete for each in matches.values()):
+    elif matches and all(each.is_complete for each in matches.values()):
         yield 'with role="all" no message matches either'
 
 
-def _row(db: Reader, at: int, name: str, match: Match, terms: Terms, context: int) -> str:
+def _format_row(db: Reader, at: int, name: str, match: Match, terms: Terms, context: int) -> str:
     """A matching message: its heading, its lines, and its neighbours. `at`: number of the row in the answer."""
     seq = match.message.seq
-    lines = [answers.heading(at, name, match.message)]
-    near = messages.neighbours(db, seq, context) if context else []
-    lines += [answers.near_line(message, text) for message, text in near if message.seq < seq]
+    lines = [answers.format_heading(at, name, match.message)]
+    near = messages.read_neighbours(db, seq, context) if context else []
+    lines += [answers.format_neighbour(message, text) for message, text in near if message.seq < seq]
     # Matching lines have a bar behind their number, lines around them a dash.
     matching, around = dict(match.lines), dict[int, str]()
     for number in matching if context else ():
-        around.update(messages.lines_around(db, seq, number, context))
+        around.update(messages.read_lines_around(db, seq, number, context))
     for number, text in sorted((around | matching).items()):
         place = 0
         if number in matching and len(text) > answers.LINE_CHARS:
             place = terms.place_in(text if isinstance(terms, Pattern) else words.fold(text))
-        lines.append(answers.data_line(number, text, place, "|" if number in matching else "-"))
+        lines.append(answers.format_line(number, text, place, "|" if number in matching else "-"))
     if match.matching == 0:
         lines.append("  (no line of it matches alone: these show parts)")
     elif match.matching > len(match.lines):
         lines.append(f"  (+{match.matching - len(match.lines)} more matching lines in this message)")
-    lines += [answers.near_line(message, text) for message, text in near if message.seq > seq]
+    lines += [answers.format_neighbour(message, text) for message, text in near if message.seq > seq]
     return "\n".join(lines)
 
 
-def _rows_that_fit(rows: Sequence[str], matches: Mapping[str, Matches], is_one_session: bool) -> Iterable[str]:
+def _choose_fitting(rows: Sequence[str], matches: Mapping[str, Matches], is_one_session: bool) -> Iterable[str]:
     """The rows, and how to see those that are left out."""
-    fitting, is_all = answers.within(rows, ANSWER_CHARS)
+    fitting, is_all = answers.take_fitting(rows, ANSWER_CHARS)
     if not fitting:
         return
     yield from fitting

@@ -17,7 +17,7 @@ CATCH_UP_S = 2.0
 
 
 def _answer(call: Call) -> str:
-    session, sql = arguments.identifier(call.arguments, "session_id"), arguments.text(call.arguments, "sql")
+    session, sql = arguments.read_identifier(call.arguments, "session_id"), arguments.read_text(call.arguments, "sql")
     if not session or not sql.strip():
         raise ArgumentError("send session_id (16 hex characters, from the pointer) and sql (one SELECT)")
     path = call.existing_session_path(session)
@@ -25,11 +25,11 @@ def _answer(call: Call) -> str:
     with read_only_blocking(path) as db:
         is_behind = index_state.is_behind(db)
     is_whole = not is_behind or index_state.catch_up(call.pool.session(call.caller.tenant, session), CATCH_UP_S)
-    answer = _table(sandbox.select(path, sql))
+    answer = _format_table(sandbox.select(path, sql))
     return answer if is_whole else f"{answer}\nnote: the newest messages are not in the full-text tables yet; ask again"
 
 
-def _table(table: Table) -> str:
+def _format_table(table: Table) -> str:
     """Columns and rows are JSON, one a line."""
     lines = [f"columns: {json.dumps(table.columns, ensure_ascii=False)}"]
     for row in table.rows:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
@@ -14,7 +15,7 @@ from openmem_hook.store.database import read_only
 from openmem_hook.store.search import tenant
 from openmem_hook.store.search.tenant import EventRow
 from openmem_hook.tools import arguments
-from openmem_hook.tools.answers import moment
+from openmem_hook.tools.answers import format_moment
 from openmem_hook.tools.tool import Call, Tool
 
 NEWEST_ERRORS = 5
@@ -23,22 +24,20 @@ _SUMS = ("prompt_tokens", "output_tokens", "cache_read", "cache_write", "cache_w
 
 
 async def _answer(call: Call) -> str:
-    hours = arguments.whole(call.arguments, "hours", 24, 1, 720)
+    hours = arguments.read_whole(call.arguments, "hours", 24, 1, 720)
     rows: Iterable[Sequence[Any]] = ()
-    try:
+    with suppress(FileNotFoundError):  # nothing happened yet
         async with read_only(call.catalog_path) as db:
-            rows = await tenant.events_since(db, call.now - hours * 3600)
-    except FileNotFoundError:
-        pass  # nothing happened yet
-    return await call.in_worker(lambda: summary(tenant.parse_events(rows), hours))
+            rows = await tenant.read_events_since(db, call.now - hours * 3600)
+    return await call.run_in_worker(lambda: summarise(tenant.parse_events(rows), hours))
 
 
-def summary(events: Sequence[EventRow], hours: int, installed_version: str | None = None) -> str:
+def summarise(events: Sequence[EventRow], hours: int, installed_version: str | None = None) -> str:
     """The answer as JSON. `installed_version`: the version on disk, None to look for it."""
     kinds = Counter(event.kind for event in events)
     usage = [event.data for event in events if event.kind == "usage"]
     failures = [event for event in events if event.kind == "fail_open"]
-    installed_version = installed_version or _installed_version()
+    installed_version = installed_version or _find_installed_version()
     fields = {
         "hours": hours,
         "trims": kinds["trim"],
@@ -48,18 +47,18 @@ def summary(events: Sequence[EventRow], hours: int, installed_version: str | Non
         "tokens_saved": _sum(usage, "saved") or 0,
         "fail_opens": kinds["fail_open"],
         "newest_errors": [
-            {"at": moment(event.created_at), "error": event.data.get("error")}
+            {"at": format_moment(event.created_at), "error": event.data.get("error")}
             for event in reversed(failures[-NEWEST_ERRORS:])
         ],
         "requests": len(usage),
         "usage": {name: _sum(usage, name) for name in _SUMS},
-        "hit_ratio": _hit_ratio(usage),
+        "hit_ratio": _compute_hit_ratio(usage),
         "cache_writes": {
             "on_new_cuts": _sum((u for u in usage if u.get("new_cut")), "cache_write"),
             "others": _sum((u for u in usage if not u.get("new_cut")), "cache_write"),
         },
-        "breakpoints": _breakpoints(usage),
-        "layouts": _layouts(usage),
+        "breakpoints": _count_breakpoints(usage),
+        "layouts": _count_layouts(usage),
         "version_running": __version__,
         "version_installed": installed_version,
         "stale": installed_version != __version__,
@@ -73,7 +72,7 @@ def _sum(usage: Iterable[Mapping[str, Any]], name: str) -> int | None:
     return round(sum(numbers)) if numbers else None
 
 
-def _hit_ratio(usage: Sequence[Mapping[str, Any]]) -> float | None:
+def _compute_hit_ratio(usage: Sequence[Mapping[str, Any]]) -> float | None:
     """Share of prompt tokens read from the provider's cache, over the requests with cache counts."""
     counts = [
         (data["cache_read"], data["prompt_tokens"])
@@ -84,18 +83,18 @@ def _hit_ratio(usage: Sequence[Mapping[str, Any]]) -> float | None:
     return round(sum(read for read, _ in counts) / prompt, 4) if prompt else None
 
 
-def _breakpoints(usage: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def _count_breakpoints(usage: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """How many requests had so many cache breakpoints."""
     counts = Counter(len(str(data.get("layout") or "").split()) for data in usage)
     return {str(number): counts[number] for number in sorted(counts)}
 
 
-def _layouts(usage: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _count_layouts(usage: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     counts = Counter(str(data.get("layout") or "none") for data in usage)
     return [{"layout": layout, "requests": count} for layout, count in counts.most_common(COMMONEST_LAYOUTS)]
 
 
-def _installed_version() -> str:
+def _find_installed_version() -> str:
     """The version on disk now; a gateway that was not restarted after an update still runs the older one."""
     try:
         return metadata.version("openmem-hook")

@@ -37,7 +37,7 @@ class Answer:
     """What a call is answered with."""
 
     text: str
-    failed: bool = False
+    is_error: bool = False
     """Whether the text says why there is no answer, and what to send instead."""
 
 
@@ -45,7 +45,7 @@ class NotFoundError(Exception):
     """What a call names isn't there, for this caller; says what to send instead."""
 
 
-def no_session(name: str) -> NotFoundError:
+def no_session_error(name: str) -> NotFoundError:
     """The error for a session that isn't there or is another tenant's, which can't be told apart."""
     return NotFoundError(
         f"no session {name} is stored for you: take the id from an <openmem-pointer>, or leave session_id out "
@@ -81,10 +81,10 @@ class Call:
         """A session of the caller's tenant. Looks at the disk: not for the event loop. Raises NotFoundError."""
         path = self.session_path(name)
         if not path.exists():
-            raise no_session(name)
+            raise no_session_error(name)
         return path
 
-    async def in_worker(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+    async def run_in_worker(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """What a function returns that takes too long for the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.workers, function, *args)
 

@@ -133,7 +133,7 @@ class Plugin(KeepAll):
 
     def ask(self, given: Mapping[str, Any]) -> str:
         answer = self.tools.call(Caller(names.tenant_folder(TENANT)), self.tool, given)
-        if answer.failed:
+        if answer.is_error:
             raise RuntimeError(answer.text)
         return answer.text
 

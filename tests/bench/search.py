@@ -120,7 +120,7 @@ def _timed(use: Callable[[], Answer]) -> float:
     begun = time.perf_counter()
     answer = use()
     taken = (time.perf_counter() - begun) * 1000
-    if answer.failed or "incomplete" in answer.text:
+    if answer.is_error or "incomplete" in answer.text:
         raise RuntimeError(answer.text.splitlines()[0])
     return taken
 

@@ -36,7 +36,7 @@ _SYMBOLS_IN_MESSAGE = statement("search", "symbols_in_message")
 _RESULTS_AFTER_CALL = statement("search", "results_after_call")
 _RECORD = statement("search", "record")
 
-_UNLIMITED = 1 << 31
+_NO_LIMIT = 1 << 31
 _SHORT_LINES = 200
 """Up to so many lines are looked through faster here than the index finds its matches among them."""
 _NEAR_LINES = 5_000
@@ -60,20 +60,22 @@ def search_words(db: sqlite3.Connection, query: Query, filters: Filters, limit: 
     # Part of a run without spaces is no word to the index either: then everything it could find is unindexed.
     matches = Matches() if query.runs_on else _Index(db, query, filters).search(limit)
     # The scores of both parts are bm25, so that their best can be put in one order.
-    unindexed = _search_unindexed(db, query, filters)
-    matches.total += unindexed.total
-    matches.line_matches += unindexed.line_matches
-    locations = sorted(matches.locations + unindexed.locations, key=lambda place: (-place.score, -place.seq))
+    others = _search_unindexed(db, query, filters)
+    matches.total += others.total
+    matches.line_matches += others.line_matches
+    locations = sorted(matches.locations + others.locations, key=lambda place: (-place.score, -place.seq))
     matches.locations = locations[:limit]
     return matches
 
 
-def match_at(db: sqlite3.Connection, location: Location, query: Query | None, filters: Filters) -> Match:
+def read_match(db: sqlite3.Connection, location: Location, query: Query | None, filters: Filters) -> Match:
     """A location with its texts; `query` is what it was searched by, None for a pattern."""
     lines, matching = location.lines, location.matching
     if lines is None and query is not None:
-        lines, matching = _Index(db, query, filters).lines_of(location.seq)
-    return Match(messages.message(db, location.seq), [messages.line(db, id_) for id_ in lines or ()], matching)
+        lines, matching = _Index(db, query, filters).find_lines(location.seq)
+    return Match(
+        messages.read_message(db, location.seq), [messages.read_line(db, id_) for id_ in lines or ()], matching
+    )
 
 
 class _Index:
@@ -97,35 +99,35 @@ class _Index:
             rows = self._db.execute(f"{best_first} LIMIT {limit}", parameters)
             return Matches(total, lines, [Location(seq, -rank) for seq, rank in rows])
         # Else the index finds candidates, and the texts of their lines decide.
-        counts = self._counts_by_message(self._query.pieces)
+        counts = self._count_lines(self._query.pieces)
         seqs = set(counts)
         if len(self._query.pieces) > 1:  # all pieces in a message, whether in one line or not
             seqs = {seq for (seq,) in self._db.execute(f"{_MESSAGES} AND {self._condition}", parameters)}
             for piece in self._query.verbatim_pieces:
-                seqs &= set(self._counts_by_message([piece]))
+                seqs &= set(self._count_lines([piece]))
         matches = Matches(len(seqs), sum(counts.values()))
         if seqs:
             ranks = ((seq, rank) for seq, rank in self._db.execute(best_first, parameters) if seq in seqs)
             matches.locations = [Location(seq, -rank) for seq, rank in itertools.islice(ranks, limit)]
         return matches
 
-    def _counts_by_message(self, pieces: Sequence[Piece]) -> dict[int, int]:
+    def _count_lines(self, pieces: Sequence[Piece]) -> dict[int, int]:
         """How many lines have all of these pieces, for each message that has any such line."""
-        checks, needles = _as_written(pieces)
+        checks, needles = _require_verbatim(pieces)
         sql = f"{_LINES_BY_MESSAGE} AND {self._condition}{checks} GROUP BY r.seq"
         expression = " AND ".join(piece.expression for piece in pieces)
         return dict(self._db.execute(sql, [expression, *self._parameters, *needles]).fetchall())
 
-    def lines_of(self, seq: int) -> tuple[tuple[int, ...], int]:
+    def find_lines(self, seq: int) -> tuple[tuple[int, ...], int]:
         """The ids of the lines of a message to be shown, and how many match."""
         low, high = seq << LINE_BITS, (seq + 1) << LINE_BITS
         # A short message: its text is at hand faster.
-        texts = messages.first_lines(self._db, seq, _SHORT_LINES + 1)
+        texts = messages.read_first_lines(self._db, seq, _SHORT_LINES + 1)
         if len(texts) <= _SHORT_LINES:
-            numbers, matching = _lines_to_show(self._query, texts, [words.fold(text) for text in texts])
+            numbers, matching = _choose_lines(self._query, texts, [words.fold(text) for text in texts])
             return tuple(low | number for number in numbers), matching
         # A long one: lines that match, by the index.
-        checks, needles = _as_written(self._query.pieces)
+        checks, needles = _require_verbatim(self._query.pieces)
         sql = f"{_LINES_OF_MESSAGE} AND {self._condition}{checks}"
         rows = self._db.execute(sql, [self._query.expression(), low, high, *self._parameters, *needles])
         ids = [id_ for (id_,) in rows]
@@ -133,11 +135,11 @@ class _Index:
             return tuple(ids[:LINES_SHOWN]), len(ids)
         # No line has all pieces: those that together show most of them.
         near = self._db.execute(_LINES_WITH_ANY_WORD, (self._query.expression("OR"), low, high, _NEAR_LINES))
-        best = words.best_lines(self._query, [messages.line(self._db, id_) for (id_,) in near], LINES_SHOWN)
+        best = words.choose_best_lines(self._query, [messages.read_line(self._db, id_) for (id_,) in near], LINES_SHOWN)
         return tuple(low | number for number in best), 0
 
 
-def _as_written(pieces: Sequence[Piece]) -> tuple[str, list[str]]:
+def _require_verbatim(pieces: Sequence[Piece]) -> tuple[str, list[str]]:
     """Conditions on a line `l`, and their parameters, for what the index leaves open: a piece stands there as it is
     written.
 
@@ -149,11 +151,11 @@ def _as_written(pieces: Sequence[Piece]) -> tuple[str, list[str]]:
         if piece.is_verbatim:
             other = "length(CAST(l.text AS BLOB)) > length(l.text) AND stands_in(?, l.text)"
             conditions += f" AND (instr(l.text, ?) OR l.text LIKE ? ESCAPE '\\' OR {other})"
-            parameters += [piece.text, like(piece.comparable), piece.comparable]
+            parameters += [piece.text, escape_like(piece.comparable), piece.comparable]
     return conditions, parameters
 
 
-def like(text: str) -> str:
+def escape_like(text: str) -> str:
     """A pattern for LIKE … ESCAPE '\\' that a text matches where it holds this one."""
     for special in "\\%_":
         text = text.replace(special, f"\\{special}")
@@ -170,12 +172,12 @@ def _search_unindexed(db: sqlite3.Connection, query: Query, filters: Filters) ->
     condition, parameters = filters.condition()
     seqs = db.execute(f"{_UNINDEXED_MESSAGES} WHERE {condition} ORDER BY r.seq", parameters).fetchall()
     for (seq,) in seqs:
-        text = messages.text(db, seq)
+        text = messages.read_text(db, seq)
         comparable = words.fold(text)
         breathe()
         if not query.is_in(comparable):
             continue
-        numbers, matching = _lines_to_show(query, text.split("\n"), comparable.split("\n"))
+        numbers, matching = _choose_lines(query, text.split("\n"), comparable.split("\n"))
         matches.total += 1
         matches.line_matches += matching
         # bm25 without the length of the text, for all pieces as one word; how rare they are follows below.
@@ -188,10 +190,10 @@ def _search_unindexed(db: sqlite3.Connection, query: Query, filters: Filters) ->
     return matches
 
 
-def _lines_to_show(query: Query, lines: Sequence[str], comparable: Sequence[str]) -> tuple[list[int], int]:
+def _choose_lines(query: Query, lines: Sequence[str], comparable: Sequence[str]) -> tuple[list[int], int]:
     """Numbers, from 1, of the lines of a message to be shown, and how many match. `comparable`: the lines folded."""
     matching = [number for number, line in enumerate(comparable, 1) if query.is_in(line)]
-    return matching[:LINES_SHOWN] or words.best_lines(query, enumerate(lines, 1), LINES_SHOWN), len(matching)
+    return matching[:LINES_SHOWN] or words.choose_best_lines(query, enumerate(lines, 1), LINES_SHOWN), len(matching)
 
 
 def _search_symbols(db: sqlite3.Connection, query: Query, filters: Filters, limit: int) -> Matches:
@@ -210,25 +212,27 @@ def _search_symbols(db: sqlite3.Connection, query: Query, filters: Filters, limi
     return matches
 
 
-def results_of_calls(db: sqlite3.Connection, query: Query, filters: Filters, most: int) -> list[tuple[Message, str]]:
+def read_results_of_calls(
+    db: sqlite3.Connection, query: Query, filters: Filters, most: int
+) -> list[tuple[Message, str]]:
     """Results of the calls that match, newest first, with the beginnings of their texts. A result's own text seldom
     says which file it is of: its call does. Calls that write tell only that they did, and are left out."""
     calls_only = replace(filters, roles=("assistant",), in_context=None)
-    seqs = [location.seq for location in search_words(db, query, calls_only, _UNLIMITED).locations]
+    seqs = [location.seq for location in search_words(db, query, calls_only, _NO_LIMIT).locations]
     results = list[tuple[Message, str]]()
-    for call in (messages.message(db, seq) for seq in sorted(seqs, reverse=True)):
+    for call in (messages.read_message(db, seq) for seq in sorted(seqs, reverse=True)):
         if call.kind == "call" and not writes(call.tool_name):
-            results += _results_of_call(db, call.seq, filters)
+            results += _read_results_of_call(db, call.seq, filters)
         if len(results) >= most:
             break
     return results[:most]
 
 
-def _results_of_call(db: sqlite3.Connection, call: int, filters: Filters) -> list[tuple[Message, str]]:
+def _read_results_of_call(db: sqlite3.Connection, call: int, filters: Filters) -> list[tuple[Message, str]]:
     """The results behind an output, as far as they count. Other calls of it may stand between as rows of their own."""
     rows = iter(db.execute(_RESULTS_AFTER_CALL, (call, _BEHIND_CALL)).fetchall())
     after_calls = itertools.dropwhile(lambda row: row[1] in ("call", "reasoning"), rows)
     results = itertools.takewhile(lambda row: row[1] in ("result", "mixed"), after_calls)
     condition, parameters = filters.condition()
     seqs = [seq for seq, _ in results if db.execute(f"{_RECORD} AND {condition}", [seq, *parameters]).fetchone()]
-    return [(messages.message(db, seq), messages.first_line(db, seq)) for seq in seqs]
+    return [(messages.read_message(db, seq), messages.read_first_line(db, seq)) for seq in seqs]

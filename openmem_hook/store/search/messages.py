@@ -29,7 +29,7 @@ _LINE = statement("messages", "line")
 _SHORTENED_RESULT = statement("messages", "shortened_result")
 
 
-def _message(row: Sequence[Any]) -> Message:
+def _message_of(row: Sequence[Any]) -> Message:
     seq, role, kind, tool_name, in_context, thread, created_at, result_id = row
     return Message(seq, role, kind, tool_name, bool(in_context), thread, created_at, result_id)
 
@@ -37,61 +37,61 @@ def _message(row: Sequence[Any]) -> Message:
 # --- in a worker thread -------------------------------------------------------------------------------------
 
 
-def message(db: sqlite3.Connection, seq: int) -> Message:
+def read_message(db: sqlite3.Connection, seq: int) -> Message:
     """A message that is there."""
-    return _message(db.execute(_MESSAGE, {"seq": seq}).fetchone())
+    return _message_of(db.execute(_MESSAGE, {"seq": seq}).fetchone())
 
 
-def text(db: sqlite3.Connection, seq: int) -> str:
+def read_text(db: sqlite3.Connection, seq: int) -> str:
     """The whole searchable text of a message that is there."""
     return str(db.execute(_TEXT, {"seq": seq}).fetchone()[0])
 
 
-def line(db: sqlite3.Connection, id_: int) -> tuple[int, str]:
+def read_line(db: sqlite3.Connection, id_: int) -> tuple[int, str]:
     """Number, from 1, and text of a line that is there."""
-    number, content = db.execute(_LINE, {"id": id_}).fetchone()
-    return number, content
+    number, text = db.execute(_LINE, {"id": id_}).fetchone()
+    return number, text
 
 
-def first_line(db: sqlite3.Connection, seq: int) -> str:
+def read_first_line(db: sqlite3.Connection, seq: int) -> str:
     """The first line of a message that is not blank; "" for none."""
     row = db.execute(_FIRST_LINE, {"seq": seq}).fetchone()
     return row[0] if row else ""
 
 
-def first_lines(db: sqlite3.Connection, seq: int, count: int) -> list[str]:
+def read_first_lines(db: sqlite3.Connection, seq: int, count: int) -> list[str]:
     """The texts of the first so many lines of a message."""
-    return [content for (content,) in db.execute(_FIRST_LINES, {"seq": seq, "count": count})]
+    return [text for (text,) in db.execute(_FIRST_LINES, {"seq": seq, "count": count})]
 
 
-def lines_around(db: sqlite3.Connection, seq: int, number: int, count: int) -> list[tuple[int, str]]:
+def read_lines_around(db: sqlite3.Connection, seq: int, number: int, count: int) -> list[tuple[int, str]]:
     """A line and so many before and after it in its message: numbers and texts."""
     bounds = {"seq": seq, "first": max(number - count, 1), "last": number + count}
     return db.execute(_LINES_BETWEEN, bounds).fetchall()
 
 
-def neighbours(db: sqlite3.Connection, seq: int, count: int) -> list[tuple[Message, str]]:
+def read_neighbours(db: sqlite3.Connection, seq: int, count: int) -> list[tuple[Message, str]]:
     """So many messages before and after one in its thread, in their order, with the beginnings of their texts."""
     bounds = {"seq": seq, "count": count}
     seqs = [row[0] for sql in (_MESSAGES_BEFORE, _MESSAGES_AFTER) for row in db.execute(sql, bounds)]
-    return [(message(db, other), first_line(db, other)) for other in sorted(seqs)]
+    return [(read_message(db, other), read_first_line(db, other)) for other in sorted(seqs)]
 
 
 # --- on the event loop --------------------------------------------------------------------------------------
 
 
-async def full_text(db: aiosqlite.Connection, seq: int) -> tuple[Message, str] | None:
+async def read_full_text(db: aiosqlite.Connection, seq: int) -> tuple[Message, str] | None:
     """A message and its whole searchable text; None where there is no such message."""
     rows = list(await db.execute_fetchall(_MESSAGE, {"seq": seq}))
     if not rows:
         return None
-    ((content,),) = await db.execute_fetchall(_TEXT, {"seq": seq})
-    return _message(rows[0]), content
+    ((text,),) = await db.execute_fetchall(_TEXT, {"seq": seq})
+    return _message_of(rows[0]), text
 
 
 @dataclass(frozen=True, slots=True)
 class ShortenedResult:
-    """A result that requests show shortened, as it is stored."""
+    """A result that requests show shortened, as the store has it."""
 
     message: Message
     """The message that holds it."""
@@ -104,7 +104,7 @@ class ShortenedResult:
     call_id: str
     """Which of the message's results it is."""
 
-    def original(self) -> str | None:
+    def read_original(self) -> str | None:
         """The result's text as the client sent it; None where the body doesn't tell. Takes milliseconds for a long one:
         not for the event loop."""
         adapter = adapter_named(self.format)
@@ -114,13 +114,13 @@ class ShortenedResult:
         return next((part.text for part in parts if part.kind == "result" and part.call_id == self.call_id), None)
 
 
-async def shortened_result(db: aiosqlite.Connection, result_id: str) -> ShortenedResult | None:
+async def read_shortened_result(db: aiosqlite.Connection, result_id: str) -> ShortenedResult | None:
     """The shortened result with this id (16 hex characters), None where this session has none."""
     rows = list(await db.execute_fetchall(_SHORTENED_RESULT, {"result_id": result_id}))
     if not rows:
         return None
-    seq, format_, body, call_id = rows[0]
+    seq, format_, body, text, call_id = rows[0]
     if isinstance(call_id, bytes):  # a name with a lone surrogate, which has no UTF-8
         call_id = call_id.decode("utf-8", "surrogatepass")
-    stored = await full_text(db, seq)
-    return None if stored is None else ShortenedResult(stored[0], format_, body, stored[1], call_id)
+    (row,) = await db.execute_fetchall(_MESSAGE, {"seq": seq})
+    return ShortenedResult(_message_of(row), format_, body, text, call_id)

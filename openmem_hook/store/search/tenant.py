@@ -27,21 +27,22 @@ class EventRow(NamedTuple):
     """Numbers and names, never the text of a message."""
 
 
-def recent_sessions(db: sqlite3.Connection, limit: int, project: str = "") -> list[str]:
+def read_recent_sessions(db: sqlite3.Connection, limit: int, project: str = "") -> list[str]:
     """The names of the sessions used last, those of this project first."""
     return [name for (name,) in db.execute(_RECENT_SESSIONS, {"project": project, "limit": limit})]
 
 
-async def sessions_of_result(db: aiosqlite.Connection, result_id: str) -> list[str]:
+async def find_sessions_of_result(db: aiosqlite.Connection, result_id: str) -> list[str]:
     """The names of those that hold this shortened result, a fork and its parent for one, the one used last first."""
     return [row[0] for row in await db.execute_fetchall(_SESSIONS_OF_RESULT, {"result_id": result_id})]
 
 
-async def events_since(db: aiosqlite.Connection, since: float) -> Iterable[Sequence[Any]]:
+async def read_events_since(db: aiosqlite.Connection, since: float) -> Iterable[Sequence[Any]]:
     """The events since a time in seconds since 1970, oldest first, as `parse_events` takes them."""
     return await db.execute_fetchall(_EVENTS_SINCE, {"since": since})
 
 
 def parse_events(rows: Iterable[Sequence[Any]]) -> list[EventRow]:
-    """Rows of `events_since` with their data as values. Thousands take tens of milliseconds: not for the event loop."""
+    """Rows of `read_events_since` with their data as values. Thousands take tens of milliseconds: not for the event
+    loop."""
     return [EventRow(kind, created_at, json.loads(data)) for kind, created_at, data in rows]

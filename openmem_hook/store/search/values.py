@@ -105,5 +105,5 @@ class Matches:
     """How many lines match."""
     locations: list[Location] = field(default_factory=list)
     """The best first, at most as many as were asked for."""
-    complete: bool = True
+    is_complete: bool = True
     """False where the time ended the search: then the counts are lower bounds."""

@@ -22,18 +22,18 @@ MOST_PIECES = 32
 LONGEST_PIECE = 1_000
 """Characters; what is pasted beyond either limit is not looked for, and the answer says so."""
 
-_UNSPACED = (
+_SPACELESS = (
     "\u0e00-\u0fff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u4dbf"
     "\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001b000-\U0001b16f\U00020000-\U0003ffff"
 )
 """Thai, Lao, Tibetan, Burmese, Khmer, Han, Kana, Hangul, wide and narrow forms. A whole run of them is one token to the
 full-text index, so texts with any of them are searched here."""
-_RUNS = regex.compile(f"[{_UNSPACED}]")
+_RUNS = regex.compile(f"[{_SPACELESS}]")
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{Co}\p{M}]+")
 _PROSE = ".,;:!?()[]{}<>'`“”‘’«»…"
 """What people put around a word without meaning it."""
 _MARKS = regex.compile("[\u0300-\u036f]")
-_ACCENTED = regex.compile("[\u00c0-\u024f\u0300-\u036f\u0370-\u052f\u1e00-\u1fff]")
+_ACCENTS = regex.compile("[\u00c0-\u024f\u0300-\u036f\u0370-\u052f\u1e00-\u1fff]")
 _WIDE = regex.compile("[\uff00-\uffef]+")
 _PATH = regex.compile(r"[^\s/\\]*[/\\][^\n]*|[^\s/\\]+\.[A-Za-z]\w{0,7}")
 _PIECES = regex.compile(r'"([^"]*)"|([^\s"]+)')
@@ -49,7 +49,7 @@ def fold(text: str) -> str:
     if text.isascii():
         return text.lower()
     text = unicodedata.normalize("NFKC", text)
-    if _ACCENTED.search(text):
+    if _ACCENTS.search(text):
         text = unicodedata.normalize("NFC", _MARKS.sub("", unicodedata.normalize("NFD", text)))
     return text.casefold()
 
@@ -175,7 +175,7 @@ def parse(text: str) -> Query:
     return Query(tuple(pieces[:MOST_PIECES]), is_cut or len(pieces) > MOST_PIECES, not words)
 
 
-def best_lines(query: Query, lines: Iterable[tuple[int, str]], most: int) -> list[int]:
+def choose_best_lines(query: Query, lines: Iterable[tuple[int, str]], most: int) -> list[int]:
     """Where no line has all pieces: the numbers, in their order, of those lines that together show as many as possible.
 
     `lines` are numbers and texts. Lines with more pieces are preferred, and each has to add one.

@@ -53,8 +53,9 @@ LIMIT :count;
 SELECT line_no, text FROM lines WHERE id = :id;
 
 -- name: shortened_result
--- The message that holds it, as the client sent it, and the call that it is the result of.
-SELECT r.seq, r.format, r.body, e.call_id
+-- The message that holds it, as the client sent it, and the call that it is the result of. Body and text are one: the
+-- text is the dictionary that the body was compressed with.
+SELECT r.seq, r.format, r.body, (SELECT coalesce(text, '') FROM messages WHERE seq = r.seq), e.call_id
 FROM edits e
 JOIN records r ON r.key = e.key
 WHERE e.kind = 'swap' AND e.name = :result_id
