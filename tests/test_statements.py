@@ -51,7 +51,7 @@ def test_every_statement_is_used_and_none_is_missing() -> None:
     uses = set[tuple[str, str]]()
     for path in PACKAGE.rglob("*.py"):
         if path.name != "statements.py":
-            uses.update(re.findall(r'\bstatement\(\s*"(\w+)",\s*"(\w+)"\s*\)', path.read_text("utf-8")))
+            uses.update(re.findall(r'\bstatement\(\s*"(\w+)",\s*"(\w+)",?\s*\)', path.read_text("utf-8")))
     assert uses == set(EVERY)
 
 

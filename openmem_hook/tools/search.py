@@ -39,7 +39,7 @@ def _answer(call: Call) -> str:
     context = arguments.read_whole(call.arguments, "context", 0, 0, 5)
     session = arguments.read_identifier(call.arguments, "session_id")
     if session:
-        call.existing_session_path(session)
+        call.existing_session_path(session)  # raises where there is none
     names = [session] if session else _list_recent_sessions(call)
     if not names:
         return "total_matches: 0\nline_matches: 0\nsessions: none are stored for you yet"
@@ -93,7 +93,7 @@ def _list_recent_sessions(call: Call) -> list[str]:
 
 
 class _OpenSessions:
-    """Sessions that are searched together. Each stays open until its rows are told: one snapshot for its counts and
+    """Sessions that are searched together. Each stays open until its rows are formatted: one snapshot for its counts and
     its lines."""
 
     def __init__(self, call: Call, until: float) -> None:
@@ -108,13 +108,13 @@ class _OpenSessions:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._contexts.__exit__(kind, error, trace)  # which makes the store's errors of SQLite's own
+        self._contexts.__exit__(kind, error, trace)  # which makes StoreErrors of SQLite's own
 
     def search(self, names: Sequence[str], terms: Terms, filters: Filters, limit: int) -> dict[str, Matches]:
         """What matches, session by session, in their order. Those are missing for which there was no time, and, of
         several, those that can't be read: deleted meanwhile, or damaged."""
 
-        def matches_in(name: str) -> Matches | None:
+        def search_one(name: str) -> Matches | None:
             if time.monotonic() > self._until:
                 return None
             try:
@@ -128,9 +128,9 @@ class _OpenSessions:
                 return None
 
         if len(names) == 1:
-            results = [matches_in(names[0])]
+            results = [search_one(names[0])]
         else:
-            futures = [self._call.search_workers.submit(matches_in, name) for name in names]
+            futures = [self._call.search_workers.submit(search_one, name) for name in names]
             wait(futures)  # all of them, also when one fails: what they use is closed after this
             results = [future.result() for future in futures]
         return {name: matches for name, matches in zip(names, results, strict=True) if matches is not None}
@@ -150,7 +150,7 @@ class _OpenSessions:
 def _describe_results_of_calls(
     sessions: _OpenSessions, names: Sequence[str], query: Query, filters: Filters
 ) -> Iterator[str]:
-    """What the newest calls returned that name a path."""
+    """What the newest calls returned that name a path: a heading for each session, and the beginnings of results."""
     room, until = RESULTS_OF_CALLS, time.monotonic() + READ_S
     for name in names:
         if not room or time.monotonic() > until:

@@ -59,7 +59,7 @@ def search_words(db: sqlite3.Connection, query: Query, filters: Filters, limit: 
         return _search_symbols(db, query, filters, limit)
     # Part of a run without spaces is no word to the index either: then everything it could find is unindexed.
     matches = Matches() if query.runs_on else _Index(db, query, filters).search(limit)
-    # The scores of both parts are bm25, so that their best can be put in one order.
+    # The scores of both parts are made by bm25's formula, so that their best can be put in one order.
     others = _search_unindexed(db, query, filters)
     matches.total += others.total
     matches.line_matches += others.line_matches
@@ -73,9 +73,8 @@ def read_match(db: sqlite3.Connection, location: Location, query: Query | None, 
     lines, matching = location.lines, location.matching
     if lines is None and query is not None:
         lines, matching = _Index(db, query, filters).find_lines(location.seq)
-    return Match(
-        messages.read_message(db, location.seq), [messages.read_line(db, id_) for id_ in lines or ()], matching
-    )
+    texts = [messages.read_line(db, id_) for id_ in lines or ()]
+    return Match(messages.read_message(db, location.seq), texts, matching)
 
 
 class _Index:
