@@ -21,7 +21,8 @@ from openmem_hook.replay import ReplayRequest, Step, Transcript, read
 from openmem_hook.replay.provider.counting import message_tokens
 from openmem_hook.replay.trial import TENANT, run
 from openmem_hook.store import names
-from openmem_hook.tools import Caller, Desk
+from openmem_hook.tools import Caller, ToolRunner
+from tests.harness.filled_store import BlockingRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,11 @@ def each(path: Path, visit: Callable[[Boundary], None]) -> None:
 
     def seen(request: ReplayRequest, out: Mapping[str, Any], compactor: Compactor) -> None:
         if request.index in places:
-            desk = Desk(compactor.store.pool)
+            tools = BlockingRunner(ToolRunner(compactor.store.pool, compactor.store.executor))
             try:
-                visit(_boundary(session, request, out, desk))
+                visit(_boundary(session, request, out, tools))
             finally:
-                desk.close()
+                tools.close()
 
     if places:
         run(session, {}, shipped_costs(), seen)
@@ -88,14 +89,14 @@ def _is_boundary(session: Transcript, step: Step) -> bool:
     return session.steps[step.parent].segment < step.segment and len(step.actual_messages) < len(step.messages)
 
 
-def _boundary(session: Transcript, request: ReplayRequest, out: Mapping[str, Any], desk: Desk) -> Boundary:
+def _boundary(session: Transcript, request: ReplayRequest, out: Mapping[str, Any], tools: BlockingRunner) -> Boundary:
     step = session.steps[request.index]
     parent = session.steps[step.parent or 0]
     seen = session_of(request.headers, request.body)
     place = {"session_id": names.session_name(TENANT, seen.id or "")}
 
     def ask(tool: str, **given: Any) -> str:
-        answer = desk.answer(Caller(names.tenant_folder(TENANT)), tool, place | given)
+        answer = tools.call(Caller(names.tenant_folder(TENANT)), tool, place | given)
         return answer.text
 
     return Boundary(

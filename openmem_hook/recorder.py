@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from openmem_hook.bounded import Bounded
+from openmem_hook.bounded_map import BoundedMap
 from openmem_hook.compaction import estimate
 from openmem_hook.compaction.decision import Auxiliary, Decision, Opening, Passthrough, Replay, ThreadDecision
 from openmem_hook.compaction.draft import Break, Draft
@@ -60,8 +60,8 @@ class Recorder:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._calls = Bounded[str, OpenCall](OPEN_CALLS)
-        self._unstored = Bounded[tuple[str, str], list[tuple[OpenCall, Usage]]](OPEN_CALLS)
+        self._calls = BoundedMap[str, OpenCall](OPEN_CALLS)
+        self._reports = BoundedMap[tuple[str, str], list[tuple[OpenCall, Usage]]](OPEN_CALLS)
 
     # --- before the call --------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Recorder:
         """This report, after those of the session that its store would not take before."""
         place = (call.tenant, call.session)
         with self._lock:
-            waiting = [*self._unstored.pop(place, []), (call, usage)]
+            waiting = [*self._reports.pop(place, []), (call, usage)]
         try:
             while waiting:
                 self._record_one(*waiting[0])
@@ -119,7 +119,7 @@ class Recorder:
         finally:
             if waiting:
                 with self._lock:
-                    self._unstored.put(place, [*waiting, *self._unstored.pop(place, [])][-UNSTORED_REPORTS:])
+                    self._reports.put(place, [*waiting, *self._reports.pop(place, [])][-UNSTORED_REPORTS:])
         return True
 
     def _record_one(self, call: OpenCall, usage: Usage) -> None:

@@ -21,7 +21,7 @@ from openmem_hook.gateway.notices import LOG, Notices
 from openmem_hook.gateway.request import proxy_module, read_request
 from openmem_hook.gateway.usage import reported_usage
 from openmem_hook.settings import Owner
-from openmem_hook.tools import Desk
+from openmem_hook.tools import ToolRunner
 
 
 class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no types
@@ -139,4 +139,4 @@ def _serve_tools(compactor: Compactor, tenant_mode: Owner) -> None:
     except ImportError as error:
         LOG.warning("openmem: no search tools: the MCP SDK of this gateway does not fit (%s)", error.name)
         return
-    mcp_route.add_to(proxy_module(), Desk(compactor.store.pool), tenant_mode)
+    mcp_route.add_to(proxy_module(), ToolRunner(compactor.store.pool, compactor.store.executor), tenant_mode)

@@ -23,7 +23,7 @@ from openmem_hook.gateway import session, tenant
 from openmem_hook.gateway.client_values import client_value
 from openmem_hook.settings import Owner
 from openmem_hook.store import names
-from openmem_hook.tools import Caller, Desk
+from openmem_hook.tools import Caller, ToolRunner
 
 PATH = "/v1/mcp/openmem"
 CALLER = "openmem.caller"
@@ -31,10 +31,10 @@ _CODEX_SESSION = ("sessionId", "session_id", "threadId", "thread_id")
 
 
 class Endpoint:
-    """Serves one desk. A worker has one event loop; a test may have several, each with a manager of its own."""
+    """Serves one runner. A worker has one event loop; a test may have several, each with a manager of its own."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, runner: ToolRunner) -> None:
+        self._runner = runner
         self._manager: StreamableHTTPSessionManager | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: asyncio.Task[None] | None = None
@@ -44,7 +44,7 @@ class Endpoint:
         if self._manager is None or self._loop is not loop or self._running is None or self._running.done():
             ready = loop.create_future()
             self._manager = StreamableHTTPSessionManager(
-                mcp_server.server(self._desk, _caller_of), json_response=True, stateless=True
+                mcp_server.build_server(self._runner, _caller_of), json_response=True, stateless=True
             )
             self._loop, self._running = loop, loop.create_task(_run(self._manager, ready))
             self._ready = ready
@@ -100,9 +100,9 @@ class _ManagerResponse(Response):
         await self._manager.handle_request(scope, receive_again, send)
 
 
-def router(desk: Desk, authenticate: Any, tenant_mode: Owner, proxy: Any) -> APIRouter:
+def router(runner: ToolRunner, authenticate: Any, tenant_mode: Owner, proxy: Any) -> APIRouter:
     """The route. `authenticate` is the gateway's own dependency, `proxy` its server module."""
-    endpoint = Endpoint(desk)
+    endpoint = Endpoint(runner)
     routes = APIRouter()
 
     @routes.post(PATH, include_in_schema=False)
@@ -114,7 +114,7 @@ def router(desk: Desk, authenticate: Any, tenant_mode: Owner, proxy: Any) -> API
     return routes
 
 
-def add_to(proxy: Any, desk: Desk, tenant_mode: Owner) -> bool:
+def add_to(proxy: Any, runner: ToolRunner, tenant_mode: Owner) -> bool:
     """Adds the endpoint to the gateway's app, once; False where the gateway can't take it. Search is then missing,
     everything else works."""
     app = getattr(proxy, "app", None)
@@ -125,5 +125,5 @@ def add_to(proxy: Any, desk: Desk, tenant_mode: Owner) -> bool:
     except ImportError:
         logging.getLogger("openmem").warning("openmem: this gateway has no authentication for routes: no search tools")
         return False
-    app.include_router(router(desk, user_api_key_auth, tenant_mode, proxy))
+    app.include_router(router(runner, user_api_key_auth, tenant_mode, proxy))
     return True

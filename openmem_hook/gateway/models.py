@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
-from openmem_hook.bounded import Bounded
+from openmem_hook.bounded_map import BoundedMap
 from openmem_hook.gateway.client_values import as_mapping
 from openmem_hook.gateway.prices import PRICE_STEP, cost_entries
 from openmem_hook.limits import ModelFacts, family_of
@@ -250,7 +250,7 @@ class _Memory:
     """Facts that hold while router, lists and cost map are the same objects of the same length."""
 
     def __init__(self) -> None:
-        self.facts: Bounded[ModelQuery, ModelFacts] = Bounded(_MOST_QUERIES)
+        self.facts: BoundedMap[ModelQuery, ModelFacts] = BoundedMap(_MOST_QUERIES)
         self._objects: tuple[object, ...] = ()
         self._lengths: tuple[int, ...] = ()
 
@@ -262,7 +262,7 @@ class _Memory:
         objects = (router, costs, newest, *lists)
         lengths = tuple(len(one) if isinstance(one, Sized) else 0 for one in (costs, *lists))
         if lengths != self._lengths or any(a is not b for a, b in zip(objects, self._objects, strict=True)):
-            self.facts, self._objects, self._lengths = Bounded(_MOST_QUERIES), objects, lengths
+            self.facts, self._objects, self._lengths = BoundedMap(_MOST_QUERIES), objects, lengths
 
 
 _MEMORY = _Memory()

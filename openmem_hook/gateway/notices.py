@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from openmem_hook.bounded import Bounded
+from openmem_hook.bounded_map import BoundedMap
 from openmem_hook.compaction.write import Event
 from openmem_hook.config import IgnoredSetting
 from openmem_hook.gateway import tenant
@@ -54,9 +54,9 @@ class Notices:
         """Requests that passed without new changes because something failed."""
 
         self._clock = clock
-        self._logged_at: Bounded[str, float] = Bounded(KINDS)
-        self._not_logged: Bounded[str, int] = Bounded(KINDS)
-        self._calls: Bounded[str, None] = Bounded(CALLS)
+        self._logged_at: BoundedMap[str, float] = BoundedMap(KINDS)
+        self._not_logged: BoundedMap[str, int] = BoundedMap(KINDS)
+        self._calls: BoundedMap[str, None] = BoundedMap(CALLS)
         self._events: deque[tuple[str, Event]] = deque(maxlen=EVENTS)
 
     # --- failures --------------------------------------------------------------------------------------------

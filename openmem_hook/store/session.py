@@ -113,15 +113,17 @@ class Claim:
     """False where the full-text index holds less than the messages."""
 
 
-def claim(db: sqlite3.Connection, state: SessionState, seen: int, write: Write, handshake: Handshake) -> Claim:
-    """Writes a decision, in one immediate transaction, unless the database is no longer the version that was `seen`.
+def claim(
+    db: sqlite3.Connection, state: SessionState, loaded_version: int, write: Write, handshake: Handshake
+) -> Claim:
+    """Writes a decision, in one immediate transaction, unless the database is no longer the version that it was loaded at.
 
     Raises sqlite3.Error; then nothing was written. The two-party commit is drawn in `handshake`.
     """
     try:
         with database.transaction(db):
             # Whoever comes second adopts: the decision was made from a state that is no longer the newest.
-            if version(db) != seen:
+            if version(db) != loaded_version:
                 return Claim("lost", state, write.thread)
             thread = _write_thread(db, write)
             _write_rows(db, write, thread)
@@ -228,8 +230,8 @@ def _edit_values(row: EditRow) -> dict[str, Any]:
 def _write_context(db: sqlite3.Connection, write: Write, thread: Thread) -> None:
     for value, keys in ((0, write.hidden_keys), (1, write.shown_keys)):
         db.executemany(SET_IN_CONTEXT, [{"value": value, "key": key, "agent": thread.agent} for key in keys])
-    for replaced in write.replaced_threads:
-        db.execute(HIDE_THREAD, (replaced,))
+    for number in write.replaced_threads:
+        db.execute(HIDE_THREAD, (number,))
 
 
 def _write_events(db: sqlite3.Connection, events: Iterable[Event], now: float) -> None:
@@ -274,8 +276,8 @@ def pack(body: bytes, text: str) -> bytes:
     return packer.compress(body) + packer.flush()
 
 
-def unpack(packed: bytes, text: str) -> bytes:
+def unpack(data: bytes, text: str) -> bytes:
     """What `pack` was given; needs the very text it was given."""
     words = text.encode("utf-8", "surrogatepass")[-DICTIONARY_BYTES:]
     unpacker = zlib.decompressobj(-15, words)
-    return unpacker.decompress(packed) + unpacker.flush()
+    return unpacker.decompress(data) + unpacker.flush()

@@ -45,7 +45,7 @@ def shelf(tmp_path: Path) -> Iterator[FilledStore]:
 @pytest.fixture
 async def door(shelf: FilledStore) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
-    app.include_router(mcp_route.router(shelf.desk, who, "user", PROXY))
+    app.include_router(mcp_route.router(shelf.runner, who, "user", PROXY))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=ACCEPT) as client:
         yield client

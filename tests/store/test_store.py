@@ -725,7 +725,7 @@ def test_a_session_or_catalog_in_use_for_too_long_is_not_waited_for(pool: Pool, 
     for module in ("pool", "open_session"):
         monkeypatch.setattr(f"openmem_hook.store.{module}.LOCK_S", 0.05)
     worker, busy = pool.session("tenant", "a"), []
-    with worker.locked(), pytest.raises(SessionBusyError), worker.locked():
+    with worker.lock_in_time(), pytest.raises(SessionBusyError), worker.lock_in_time():
         pass
 
     def use_again(db: sqlite3.Connection) -> None:
