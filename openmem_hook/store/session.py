@@ -91,8 +91,8 @@ def _as_stored(text: str) -> str | bytes:
     return text
 
 
-def _as_text(stored: str | bytes) -> str:
-    return stored if isinstance(stored, str) else stored.decode("utf-8", "surrogatepass")
+def _as_text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "surrogatepass")
 
 
 # --- claim ------------------------------------------------------------------------------------------------

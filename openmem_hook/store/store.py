@@ -105,8 +105,8 @@ class RequestContext:
     def remember_sent(self, decision: Decision) -> None:
         """The request goes out although the store couldn't take it: its messages are raw, or short, for good."""
         if isinstance(decision, Replay) and self.session is not None:
-            measured = self.session.state.row_tokens
-            self.session.sent_unstored.update([key for key in decision.draft.history.keys if key not in measured])
+            row_tokens = self.session.state.row_tokens
+            self.session.sent_unstored.update([key for key in decision.draft.history.keys if key not in row_tokens])
 
 
 class Store:

@@ -20,7 +20,7 @@ from openmem_hook.store.database import StoreError, TooSlowError, read_only, rea
 from openmem_hook.tools import Caller
 from tests.harness.conversation import Conversation
 from tests.harness.filled_store import FilledStore
-from tests.test_tools_answers import LONG, exchange
+from tests.tools.test_answers import LONG, exchange
 
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
 
