@@ -5,6 +5,7 @@
     graded                                          errors of the estimates, by model family
     peers, roundtrips                               beside the peers, in process and through the gateway
     crowd                                           fifty sessions at once through the gateway
+    hops                                            one hop to a thread a request, or one a statement
 
 Without a name all of them. Measured on this machine, now. Ends with 1 if a target was missed. `--save` keeps the
 results in docs/benchmarks and makes docs/benchmarks.md of them. `make peers` installs the peers.
@@ -27,7 +28,7 @@ from bench.figures import Measure, Section
 
 SECTIONS = (
     *("speed", "store", "memory", "gateway", "load", "search"),
-    *("graded", "recall", "needed", "rereads", "peers", "roundtrips", "crowd"),
+    *("graded", "recall", "needed", "rereads", "peers", "roundtrips", "crowd", "hops"),
 )
 
 

@@ -10,16 +10,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from tests.shelf import BlockingRunner
+
 from openmem_hook import config
 from openmem_hook.compactor import Compactor, Request
 from openmem_hook.formats import adapter_named
 from openmem_hook.formats.usage import Usage
 from openmem_hook.gateway import models
 from openmem_hook.gateway.prices import shipped_costs
+from openmem_hook.limits import derive_limits
 from openmem_hook.replay.provider.counting import message_tokens, prompt_tokens
 from openmem_hook.replay.provider.prompt_cache import CacheUse
 from openmem_hook.store import names
-from openmem_hook.tools import Caller, Desk
+from openmem_hook.tools import Caller, ToolRunner
 
 MODEL = "claude-sonnet-4-5"
 WINDOW = 200_000
@@ -103,9 +106,9 @@ class Plugin(KeepAll):
 
     def __init__(self, folder: Path, now: Callable[[], float]) -> None:
         self.settings = config.load({"ttl_days": 0, "deadline_s": 60.0}, {}).settings
-        self.model = models.read(models.Asked(MODEL), None, shipped_costs())
+        self.model = models.read(models.ModelQuery(MODEL), None, shipped_costs())
         self.compactor = Compactor(folder, now)
-        self.desk = Desk(self.compactor.store.pool, now)
+        self.tools = BlockingRunner(ToolRunner(self.compactor.store.pool, self.compactor.store.executor, now))
         self.calls = 0
 
     async def send(self, body: Body) -> Body:
@@ -121,7 +124,7 @@ class Plugin(KeepAll):
             agent="claude-code",
             model=self.model.name,
             settings=self.settings,
-            limits=config.limits(self.settings, self.model),
+            limits=derive_limits(self.settings, self.model),
             call_id=f"call-{self.calls}",
         )
         return dict((await self.compactor.compact_request(request)).body)
@@ -131,13 +134,13 @@ class Plugin(KeepAll):
         await self.compactor.record_response(f"call-{self.calls}", usage)
 
     def ask(self, given: Mapping[str, Any]) -> str:
-        answer = self.desk.answer(Caller(names.tenant_folder(TENANT)), self.tool, given)
-        if answer.failed:
+        answer = self.tools.call(Caller(names.tenant_folder(TENANT)), self.tool, given)
+        if answer.is_error:
             raise RuntimeError(answer.text)
         return answer.text
 
     def close(self) -> None:
-        self.desk.close()
+        self.tools.close()
         self.compactor.close()
 
 

@@ -14,14 +14,15 @@ from typing import Any
 from bench.estimates import corpus_dir
 from openmem_hook.compactor import Compactor
 from openmem_hook.formats import adapter_named
-from openmem_hook.gateway import identity
 from openmem_hook.gateway.prices import shipped_costs
+from openmem_hook.gateway.session import session_of
 from openmem_hook.model import Adapter
-from openmem_hook.replay import Request, Session, Step, read
+from openmem_hook.replay import ReplayRequest, Step, Transcript, read
 from openmem_hook.replay.provider.counting import message_tokens
 from openmem_hook.replay.trial import TENANT, run
 from openmem_hook.store import names
-from openmem_hook.tools import Caller, Desk
+from openmem_hook.tools import Caller, ToolRunner
+from tests.harness.filled_store import BlockingRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Boundary:
     """`before` and `ours` and `summary` are lists of messages: the whole history, our request, what the client sent in
     its place. `ahead` are the agent's outputs from here on. `ask` calls one of the tools within the session."""
 
-    session: Session
+    session: Transcript
     index: int
     before: Sequence[Any]
     ours: Sequence[Any]
@@ -69,33 +70,33 @@ def each(path: Path, visit: Callable[[Boundary], None]) -> None:
     session = read(path)
     places = {at for at, step in enumerate(session.steps) if _is_boundary(session, step)}
 
-    def seen(request: Request, out: Mapping[str, Any], compactor: Compactor) -> None:
+    def seen(request: ReplayRequest, out: Mapping[str, Any], compactor: Compactor) -> None:
         if request.index in places:
-            desk = Desk(compactor.store.pool)
+            tools = BlockingRunner(ToolRunner(compactor.store.pool, compactor.store.executor))
             try:
-                visit(_boundary(session, request, out, desk))
+                visit(_boundary(session, request, out, tools))
             finally:
-                desk.close()
+                tools.close()
 
     if places:
         run(session, {}, shipped_costs(), seen)
 
 
-def _is_boundary(session: Session, step: Step) -> bool:
+def _is_boundary(session: Transcript, step: Step) -> bool:
     """The first request in which a summary stands for the history; a silent clearing leaves no such thing."""
-    if step.parent is None or not step.sent_known:
+    if step.parent is None or not step.is_actual_known:
         return False
-    return session.steps[step.parent].segment < step.segment and len(step.sent) < len(step.messages)
+    return session.steps[step.parent].segment < step.segment and len(step.actual_messages) < len(step.messages)
 
 
-def _boundary(session: Session, request: Request, out: Mapping[str, Any], desk: Desk) -> Boundary:
+def _boundary(session: Transcript, request: ReplayRequest, out: Mapping[str, Any], tools: BlockingRunner) -> Boundary:
     step = session.steps[request.index]
     parent = session.steps[step.parent or 0]
-    seen = identity.session_of(request.headers, request.body)
+    seen = session_of(request.headers, request.body)
     place = {"session_id": names.session_name(TENANT, seen.id or "")}
 
     def ask(tool: str, **given: Any) -> str:
-        answer = desk.answer(Caller(names.tenant_folder(TENANT)), tool, place | given)
+        answer = tools.call(Caller(names.tenant_folder(TENANT)), tool, place | given)
         return answer.text
 
     return Boundary(
@@ -103,13 +104,13 @@ def _boundary(session: Session, request: Request, out: Mapping[str, Any], desk: 
         index=request.index,
         before=[*parent.messages, *parent.reply],
         ours=out["input" if request.format == "responses" else "messages"],
-        summary=step.sent,
+        summary=step.actual_messages,
         ahead=list(_ahead(session, request.index)),
         ask=ask,
     )
 
 
-def _ahead(session: Session, at: int) -> Iterator[Sequence[Any]]:
+def _ahead(session: Transcript, at: int) -> Iterator[Sequence[Any]]:
     """The replies on this branch, from this request on."""
     branch = session.steps[at].branch
     yield from (step.reply for step in session.steps[at:] if step.branch == branch and step.reply)

@@ -26,7 +26,7 @@ from openmem_hook.facts import facts_of
 from openmem_hook.facts import sizes_of as product_sizes
 from openmem_hook.formats import adapter_named
 from openmem_hook.model import Adapter, Part
-from openmem_hook.replay import Session, Step, read
+from openmem_hook.replay import Step, Transcript, read
 from openmem_hook.tokens import ZERO, Calibration, Sizes
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
@@ -106,10 +106,10 @@ def _left(messages: Sequence[Any], measured: _Measurement, model: str) -> Sizes:
     if not tokens.drops_thinking(model):
         return ZERO
     starts = [place for place, raw in enumerate(messages) if measured(raw)[1]]
-    return _total([measured(raw)[0].thought() for raw in messages[: starts[-1]]]) if starts else ZERO
+    return _total([measured(raw)[0].thinking_part() for raw in messages[: starts[-1]]]) if starts else ZERO
 
 
-def points(session: Session, measure: Measure) -> Iterator[GradedSession]:
+def points(session: Transcript, measure: Measure) -> Iterator[GradedSession]:
     """The session's recorded requests, one `GradedSession` a model."""
     adapter = adapter_named(session.format)
     assert adapter is not None
@@ -117,19 +117,19 @@ def points(session: Session, measure: Measure) -> Iterator[GradedSession]:
     found: dict[int, Point] = {}
     by_model: dict[str, GradedSession] = {}
     for index, step in enumerate(session.steps):
-        if step.recorded is None or not step.recorded.prompt_tokens:
+        if step.usage is None or not step.usage.prompt_tokens:
             continue
         at = _ancestor(session.steps, step, found)
         since = session.steps[at] if at is not None else None
         fresh = step.messages[len(since.messages) :] if since else []
         reply = len(since.reply) if since else 0
         found[index] = Point(
-            step.recorded.prompt_tokens,
+            step.usage.prompt_tokens,
             tuple(measured(raw)[0] for raw in fresh),
             _left(step.messages, measured, step.model),
             found[at] if at is not None else None,
             found[at].place + 1 if at is not None else 0,
-            since.recorded.output_tokens if since and since.recorded else None,
+            since.usage.output_tokens if since and since.usage else None,
             _total([measured(raw)[0] for raw in fresh[:reply]]),
         )
         graded = by_model.setdefault(step.model, GradedSession(session.path.name.split(".")[0], step.model, []))

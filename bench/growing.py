@@ -13,7 +13,7 @@ import orjson
 from openmem_hook import config
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.gateway.watch import Watch
+from openmem_hook.gateway.notices import Notices
 from tests.kit.builders import assistant, marked, results, text, tool, tool_result, tool_use, user
 from tests.kit.filler import listing, prose
 
@@ -87,7 +87,7 @@ def gateway_fields(body: Json, call_id: str, session: str) -> Json:
 def new_hook(folder: Path, **settings: Any) -> ContextHook:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     base = config.load(settings, {"OPENMEM_STATE_DIR": str(folder), "HOME": str(folder)})
-    return ContextHook(base, Compactor(folder / "context"), Watch())
+    return ContextHook(base, Compactor(folder / "context"), Notices())
 
 
 async def report(hook: ContextHook, call_id: str, out: Json) -> None:
@@ -101,5 +101,5 @@ async def report(hook: ContextHook, call_id: str, out: Json) -> None:
 
 def unharmed(hook: ContextHook) -> None:
     """A figure of a hook that failed open would be of something else. RuntimeError where one did."""
-    if hook.watch.failures:
-        raise RuntimeError(f"the hook failed open {hook.watch.failures} times")
+    if hook.notices.failures:
+        raise RuntimeError(f"the hook failed open {hook.notices.failures} times")

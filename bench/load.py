@@ -105,7 +105,7 @@ async def _worker(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
     agents = [agent(hook, histories, seed * AGENTS + n, until) for n in range(AGENTS)]
     taken = [ms for times in await asyncio.gather(*agents) for ms in times]
     hook.compactor.close()
-    return {"taken": taken, "failures": hook.watch.failures}
+    return {"taken": taken, "failures": hook.notices.failures}
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from bench.environments import PEERS, REPO, Peer, environ
 from bench.estimates import quantile
 from bench.figures import Figure, Section
 from bench.growing import bodies, messages
-from openmem_hook.replay.provider.canonical import unmarked
+from openmem_hook.replay.provider.canonical import without_breakpoints
 
 SEED = 0
 SIZES_MB = (0.4, 2.0, 8.0)
@@ -166,7 +166,7 @@ class Way:
         self.worker.close()
 
     def _compare(self, cell: Cell, answer: Answer) -> None:
-        now = [orjson.dumps(unmarked(message), option=orjson.OPT_SORT_KEYS) for message in answer.messages]
+        now = [orjson.dumps(without_breakpoints(message), option=orjson.OPT_SORT_KEYS) for message in answer.messages]
         if self.before:
             pairs = zip(self.before, now, strict=False)
             same = next((n for n, (old, new) in enumerate(pairs) if old != new), min(len(self.before), len(now)))

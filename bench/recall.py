@@ -17,8 +17,7 @@ from typing import Any
 from bench.arms import ARMS, MODEL, WINDOW, Arm, Body, KeepAll
 from bench.figures import Figure, Section
 from bench.tasks import TASKS, Question, Task
-from openmem_hook.gateway.models import listed
-from openmem_hook.gateway.prices import price_list, shipped_costs
+from openmem_hook.gateway.prices import cost_entries, price_list, shipped_costs
 from openmem_hook.replay.prefix import system_text
 from openmem_hook.replay.provider.prompt_cache import AnthropicCache, CacheUse
 
@@ -188,9 +187,9 @@ async def converse(
 
 
 def _row(task: Task, agent: Agent, lookups: Score, counts: Score, ended: int) -> dict[str, Any]:
-    prices = price_list(listed(MODEL, shipped_costs()))
+    prices = price_list(cost_entries((MODEL,), shipped_costs()))
     total = sum(use.total for use in agent.uses)
-    paid = [(use.read, use.written_5m, use.written_1h, use.uncached) for use in agent.uses]
+    paid = [(use.read, use.written_5m, use.written_1h, use.fresh) for use in agent.uses]
     return {
         "task": task.name,
         "arm": agent.arm.name,

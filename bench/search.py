@@ -20,9 +20,8 @@ from bench.estimates import quantile
 from bench.figures import Figure, Section
 from bench.growing import CALL_TYPE, KEY, as_gateway, bodies, messages, new_hook
 from bench.speed import Heartbeat
-from openmem_hook.compactor import Compactor
 from openmem_hook.store import catalog, names
-from openmem_hook.tools import Answer, Caller, Desk
+from openmem_hook.tools import Answer, Caller, ToolRunner
 from tests.harness.filled_store import NOW, FilledStore, Row, result, said
 
 OWNER = "user:searcher"
@@ -120,7 +119,7 @@ def _timed(use: Callable[[], Answer]) -> float:
     begun = time.perf_counter()
     answer = use()
     taken = (time.perf_counter() - begun) * 1000
-    if answer.failed or "incomplete" in answer.text:
+    if answer.is_error or "incomplete" in answer.text:
         raise RuntimeError(answer.text.splitlines()[0])
     return taken
 
@@ -134,7 +133,7 @@ def _many_sessions(folder: Path, count: int, megabytes: float) -> list[Figure]:
         name = names.session_name(OWNER, f"s{n}")
         shutil.copy(shelf.path(made[n % DIFFERENT], OWNER), shelf.path(name, OWNER))
         at = NOW + n
-        shelf.pool.catalog(names.tenant_folder(OWNER), lambda db, n=name, at=at: catalog.touch(db, n, at, "", ""))  # type: ignore[misc]
+        shelf.pool.with_catalog(names.tenant_folder(OWNER), lambda db, n=name, at=at: catalog.touch(db, n, at, "", ""))  # type: ignore[misc]
     taken = [_timed(lambda q=q: shelf.search(q, owner=OWNER)) for q in WORDS for _ in range(TIMES)]  # type: ignore[misc]
     shelf.close()
     return [
@@ -146,7 +145,8 @@ def _many_sessions(folder: Path, count: int, megabytes: float) -> list[Figure]:
 async def _others(searched: Path, folder: Path, session: str, quick: bool) -> list[Figure]:
     """Another tenant's requests through the hook, alone and beside searches, which come and go a few at a time."""
     hook = new_hook(folder)
-    desk = Desk(Compactor(searched).pool)
+    store = Store(searched)
+    runner = ToolRunner(store.pool, store.executor)
     raws = list(bodies(messages(60 if quick else 160, 3_000)))
     stop, asked = threading.Event(), list[int]()
     caller = Caller(names.tenant_folder(OWNER))
@@ -156,7 +156,7 @@ async def _others(searched: Path, folder: Path, session: str, quick: bool) -> li
     for n, raw in enumerate(raws):
         searching = n % 2 == 1
         stop.clear()
-        crowd = asyncio.create_task(_search(desk, caller, session, stop, asked)) if searching else None
+        crowd = asyncio.create_task(_search(runner, caller, session, stop, asked)) if searching else None
         if crowd is not None:
             await asyncio.sleep(0.02)
         body: dict[str, Any] = as_gateway(raw, f"call-{n}", "others")
@@ -169,7 +169,7 @@ async def _others(searched: Path, folder: Path, session: str, quick: bool) -> li
             stop.set()
             await crowd
     hook.compactor.close()
-    desk.close()
+    store.executor.close()
     delays = [quantile(beside, at) - quantile(alone, at) for at in (0.5, 0.95)]
     return [
         Figure("another tenant's hook alone, median", quantile(alone, 0.5), "ms"),
@@ -180,11 +180,11 @@ async def _others(searched: Path, folder: Path, session: str, quick: bool) -> li
     ]
 
 
-async def _search(desk: Desk, caller: Caller, session: str, stop: threading.Event, asked: list[int]) -> None:
+async def _search(runner: ToolRunner, caller: Caller, session: str, stop: threading.Event, asked: list[int]) -> None:
     heavy = [{"pattern": r"[a-z]+_[a-z]+\(zzz"}, {"query": "service"}, {"query": "="}, {"pattern": r"took=1\d{3}ms"}]
     while not stop.is_set():
         for given in heavy:
-            await desk.call(caller, "smart_compact_search", {**given, "session_id": session})
+            await runner.call(caller, "smart_compact_search", {**given, "session_id": session})
             asked.append(1)
             if stop.is_set():
                 break

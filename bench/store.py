@@ -18,8 +18,7 @@ from bench.figures import Figure, Section
 from bench.growing import KEY, new_hook, unharmed
 from openmem_hook.fingerprint import canonical, dump_sorted
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.replay import read, requests
-from openmem_hook.replay.session import Request
+from openmem_hook.replay import ReplayRequest, read, requests
 
 CALL_TYPES = {"anthropic": "anthropic_messages", "chat": "acompletion", "responses": "aresponses"}
 QUICK = 2
@@ -53,13 +52,13 @@ async def replayed(hook: ContextHook, path: Path) -> int:
     return sum(map(len, distinct))
 
 
-async def _sent(hook: ContextHook, request: Request) -> None:
-    call = f"{request.headers.get('user-agent')}-{request.ids}-{request.index}"
+async def _sent(hook: ContextHook, request: ReplayRequest) -> None:
+    call = f"{request.headers.get('user-agent')}-{request.step.ids}-{request.index}"
     body: dict[str, Any] = orjson.loads(orjson.dumps(request.body))
     body |= {"litellm_call_id": call, "proxy_server_request": {"headers": request.headers}}
     await hook.async_pre_call_hook(KEY, None, body, CALL_TYPES[request.format])
-    if request.recorded is not None:
-        usage = {"prompt_tokens": request.recorded.prompt_tokens, "completion_tokens": 1}
+    if request.step.usage is not None:
+        usage = {"prompt_tokens": request.step.usage.prompt_tokens, "completion_tokens": 1}
         about = {"litellm_call_id": call, "call_type": CALL_TYPES[request.format]}
         await hook.async_log_success_event(about, {"usage": usage}, None, None)
 

@@ -16,7 +16,7 @@ from types import FrameType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from demo import gateway, report, session, stored
+from demo import gateway, report, session, store_contents
 from demo.gateway import DemoError
 
 TRIM_AT = 40_000
@@ -28,13 +28,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("--exchanges", type=int, default=EXCHANGES, help="tool exchanges (default: %(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep the folder with the store and the logs")
-    given = parser.parse_args()
-    signal.signal(signal.SIGTERM, _stopped)
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, _exit)
     console = Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="openmem-demo-"))
-    keep = given.keep
+    keep = options.keep
     try:
-        good = _run(console, folder, max(given.exchanges, session.TURNS))
+        good = _run(console, folder, max(options.exchanges, session.TURNS))
         keep = keep or not good
     except DemoError as error:
         console.print(f"[bold red]✗[/] {error}", soft_wrap=True)
@@ -49,7 +49,7 @@ def main() -> int:
     return 0 if good else 1
 
 
-def _stopped(signum: int, _frame: FrameType | None) -> None:
+def _exit(signum: int, _frame: FrameType | None) -> None:
     sys.exit(128 + signum)
 
 
@@ -61,19 +61,19 @@ def _run(console: Console, folder: Path, exchanges: int) -> bool:
         with console.status("starting the scripted model and the gateway (about 10 seconds)"):
             model = running.enter_context(gateway.provider(folder / "model.log"))
             config = gateway.gateway_config(model, key, state, TRIM_AT)
-            door = running.enter_context(gateway.gateway(config, folder, folder / "gateway.log"))
-        done = _drive(console, door, model, key, exchanges)
-        kept = stored.read(state, session.DETAIL, len(done.through))
-    return report.show(console, done, kept, TRIM_AT)
+            address = running.enter_context(gateway.gateway(config, folder, folder / "gateway.log"))
+        result = _drive(console, address, model, key, exchanges)
+        store = store_contents.read(state, session.DETAIL, len(result.through))
+    return report.show(console, result, store, TRIM_AT)
 
 
-def _drive(console: Console, door: str, model: str, key: str, exchanges: int) -> session.Session:
+def _drive(console: Console, address: str, model: str, key: str, exchanges: int) -> session.DemoSession:
     columns = (TextColumn("coding session"), BarColumn(), MofNCompleteColumn(), TextColumn("requests"))
     total = exchanges + session.TURNS
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         task = progress.add_task("", total=total)
         return asyncio.run(
-            session.drive(door, model, key, exchanges, lambda done: progress.update(task, completed=done))
+            session.drive(address, model, key, exchanges, lambda count: progress.update(task, completed=count))
         )
 
 

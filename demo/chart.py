@@ -12,14 +12,14 @@ HEIGHT = 12
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
-def chart(sent: Sequence[int], would_be: Sequence[int], limit: int) -> list[Text]:
-    """Rows from the top: solid blocks for `sent`, dots for `would_be` above them, a line for `limit`."""
-    top = max(*sent, *would_be, limit)
-    solid, dotted = _columns(sent), _columns(would_be)
+def chart(prompts: Sequence[int], would_be: Sequence[int], limit: int) -> list[Text]:
+    """Rows from the top: solid blocks for `prompts`, dots for `would_be` above them, a line for `limit`. In tokens."""
+    top = max(*prompts, *would_be, limit)
+    solid, dots = _columns(prompts), _columns(would_be)
     limit_row = min(HEIGHT - 1, int(limit / top * HEIGHT))
-    rows = [_row(row, solid, dotted, top, row == limit_row) for row in range(HEIGHT - 1, -1, -1)]
+    rows = [_row(row, solid, dots, top, row == limit_row) for row in range(HEIGHT - 1, -1, -1)]
     axis = "request".center(len(solid) - 8)
-    return [*rows, Text(f"{'':8}└{'─' * len(solid)}"), Text(f"{'':9}{1:<4}{axis}{len(sent):>4}")]
+    return [*rows, Text(f"{'':8}└{'─' * len(solid)}"), Text(f"{'':9}{1:<4}{axis}{len(prompts):>4}")]
 
 
 def _columns(values: Sequence[int]) -> list[int]:
@@ -29,15 +29,15 @@ def _columns(values: Sequence[int]) -> list[int]:
     return [max(values[a:b]) for a, b in pairwise(edges)]
 
 
-def _row(row: int, solid: Sequence[int], dotted: Sequence[int], top: int, is_limit: bool) -> Text:
+def _row(row: int, solid: Sequence[int], dots: Sequence[int], top: int, is_limit: bool) -> Text:
     value = round(top * (row + 1) / HEIGHT / 1000)
-    made = Text(f"{value:>6}k │" if row % 3 == 2 or row == HEIGHT - 1 else f"{'':7} │")
-    for sent, would_be in zip(solid, dotted, strict=True):
-        filled = round((sent / top * HEIGHT - row) * 8)
-        if filled > 0:
-            made.append(_EIGHTHS[min(filled, 8)], "green")
+    line = Text(f"{value:>6}k │" if row % 3 == 2 or row == HEIGHT - 1 else f"{'':7} │")
+    for prompt, would_be in zip(solid, dots, strict=True):
+        eighths = round((prompt / top * HEIGHT - row) * 8)
+        if eighths > 0:
+            line.append(_EIGHTHS[min(eighths, 8)], "green")
         elif would_be / top * HEIGHT - row >= 0.5:
-            made.append("·", "red")
+            line.append("·", "red")
         else:
-            made.append("╌" if is_limit else " ", "yellow")
-    return made
+            line.append("╌" if is_limit else " ", "yellow")
+    return line

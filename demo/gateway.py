@@ -88,36 +88,37 @@ def gateway(config: Mapping[str, Any], folder: Path, log: Path) -> Iterator[str]
 def _process(command: Sequence[str], log: Path, address: str, probe: str, folder: Path = REPO) -> Iterator[str]:
     environ = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ} | OFFLINE
     with log.open("wb") as out:
-        started = subprocess.Popen(command, cwd=folder, env=environ, stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=folder, env=environ, stdout=out, stderr=subprocess.STDOUT)
     try:
-        wait_for_answer(started, f"{address}{probe}", log)
+        wait_for_answer(process, f"{address}{probe}", log)
         yield address
     finally:
-        end(started)
+        end(process)
 
 
-def wait_for_answer(started: subprocess.Popen[bytes], url: str, log: Path, seconds: float = START_S) -> None:
+def wait_for_answer(process: subprocess.Popen[bytes], url: str, log: Path, seconds: float = START_S) -> None:
+    """Returns when the process answers this address. Raises DemoError when it ends or takes longer."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        if started.poll() is not None:
-            raise DemoError(f"{_name(started)} ended with code {started.returncode} before it answered; see {log}")
+        if process.poll() is not None:
+            raise DemoError(f"{_name(process)} ended with code {process.returncode} before it answered; see {log}")
         with contextlib.suppress(httpx.TransportError):
             if httpx.get(url, timeout=5, trust_env=False).is_success:
                 return
         time.sleep(0.1)
-    raise DemoError(f"{_name(started)} did not answer within {seconds:g} seconds; see {log}")
+    raise DemoError(f"{_name(process)} did not answer within {seconds:g} seconds; see {log}")
 
 
-def _name(started: subprocess.Popen[bytes]) -> str:
-    return "the gateway" if str(started.args[0]).endswith("litellm") else "the scripted model"  # type: ignore[index]
+def _name(process: subprocess.Popen[bytes]) -> str:
+    return "the gateway" if str(process.args[0]).endswith("litellm") else "the scripted model"  # type: ignore[index]
 
 
-def end(started: subprocess.Popen[bytes]) -> None:
-    """Ask, then insist; by process id."""
-    if started.poll() is None:
-        started.send_signal(signal.SIGTERM)
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process, if need be by force."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
         try:
-            started.wait(timeout=10)
+            process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            started.kill()
-            started.wait()
+            process.kill()
+            process.wait()

@@ -27,7 +27,7 @@ DETAIL = "NOTE: the staging database moved to port 6543, see ticket OPS-4711"
 LOG_AT = 30
 LOG_CHARS = 60_000
 """One result is a whole test log: it goes out shortened and is kept in full."""
-ASKED = (
+PROMPTS = (
     "Find out how the configuration is read and where the database address comes from.",
     "Add retries with a growing delay to the client and show me the tests.",
     "The test run fails on the second retry, find out why.",
@@ -40,32 +40,43 @@ ASKED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """One request: its prompt in tokens and what of it a prompt cache gave."""
+class PromptUse:
+    """One request's prompt, in tokens."""
 
     tokens: int
-    cached: int
+
+    cache_read: int
+    """What of it a prompt cache gave."""
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class DemoSession:
     """The same requests twice: as the provider got them, and as the agent sent them to the gateway."""
 
-    through: Sequence[Sent]
-    direct: Sequence[Sent]
-    refused: Sequence[str]
+    through: Sequence[PromptUse]
+    """With the plugin: those that the provider accepted."""
+
+    direct: Sequence[PromptUse]
+    """Without it, as the provider would have counted them."""
+
+    refusals: Sequence[str]
+    """The provider's first objection to each request that it refused."""
+
     last_body: Json
+    """The last request as the provider got it."""
+
     sent_messages: int
+    """Messages in the agent's last request."""
 
 
-class _Watched(ClaudeCode):
-    """Claude Code as the kit plays it, telling after each answer."""
+class _Agent(ClaudeCode):
+    """Claude Code as the kit plays it, reporting after each answer."""
 
-    told: Callable[[int], None]
+    report: Callable[[int], None]
 
     async def exchange(self, body: Json) -> Json:
         answer = await super().exchange(body)
-        self.told(len(self.bodies))
+        self.report(len(self.bodies))
         return answer
 
 
@@ -82,12 +93,12 @@ def run_tools() -> Callable[[str, Any], str]:
     return run
 
 
-async def drive(gateway: str, provider: str, key: str, exchanges: int, told: Callable[[int], None]) -> Session:
-    """Runs the session. `told` is called with the number of requests so far."""
+async def drive(gateway: str, provider: str, key: str, exchanges: int, report: Callable[[int], None]) -> DemoSession:
+    """Runs the session. `report` is called with the number of requests so far. Raises DemoError."""
     async with httpx.AsyncClient(base_url=gateway, timeout=120, trust_env=False) as http:
-        agent = _Watched(http, model=MODEL, session="demo", headers={"authorization": f"Bearer {key}"}, run=run_tools())
-        agent.told = told
-        for turn, words in enumerate(ASKED):
+        agent = _Agent(http, model=MODEL, session="demo", headers={"authorization": f"Bearer {key}"}, run=run_tools())
+        agent.report = report
+        for turn, words in enumerate(PROMPTS):
             calls = exchanges * (turn + 1) // TURNS - exchanges * turn // TURNS
             try:
                 await agent.say(f"{words}\n[[calls:{calls} think:120 lead:1]]")
@@ -95,16 +106,16 @@ async def drive(gateway: str, provider: str, key: str, exchanges: int, told: Cal
                 raise DemoError(f"request {len(agent.bodies)} failed: {error or type(error).__name__}") from error
         log = (await http.get(f"{provider}/__log")).json()["requests"]
         last = (await http.get(f"{provider}/__bodies", params={"last": 1})).json()["bodies"][0]
-    return Session(
-        through=[Sent(row["prompt_tokens"], row["cache"]["read"]) for row in log if row["accepted"]],
+    return DemoSession(
+        through=[PromptUse(row["prompt_tokens"], row["cache"]["read"]) for row in log if row["accepted"]],
         direct=await asyncio.to_thread(_without_plugin, agent.bodies),
-        refused=[row["errors"][0] for row in log if not row["accepted"]],
+        refusals=[row["errors"][0] for row in log if not row["accepted"]],
         last_body=last,
         sent_messages=len(agent.bodies[-1]["messages"]),
     )
 
 
-def _without_plugin(bodies: Sequence[Json]) -> list[Sent]:
+def _without_plugin(bodies: Sequence[Json]) -> list[PromptUse]:
     """What the provider would have counted, and its cache have given, for the agent's own requests."""
     cache = AnthropicCache()
-    return [Sent(prompt_tokens(body, "anthropic"), cache.request(body, now=0.0).read) for body in bodies]
+    return [PromptUse(prompt_tokens(body, "anthropic"), cache.request(body, now=0.0).read) for body in bodies]

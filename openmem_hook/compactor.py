@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from openmem_hook.compaction.decision import Auxiliary, Decided, Decision, Opening, decide, replay
+from openmem_hook.compaction.decision import Auxiliary, Decision, Opening, ThreadDecision, decide, replay
 from openmem_hook.compaction.record import savings_of
 from openmem_hook.compaction.request import Request
 from openmem_hook.compaction.write import Event, Savings
@@ -52,22 +52,22 @@ class Compactor:
     async def compact_request(self, request: Request) -> Outcome:
         """Decides and writes. Raises sqlite3.Error, OSError, StoreError, SessionBusyError or TimeoutError; then
         nothing was decided and `replay_request` gives what is known."""
-        started, seconds = time.perf_counter(), request.settings.deadline_s
+        start, seconds = time.perf_counter(), request.settings.deadline_s
         outcome = await self.store.executor.decide(seconds, partial(self._compact, request))
         if outcome.events:
-            left = started + seconds - time.perf_counter()
-            await self.store.record_events(request, outcome.session, outcome.events, left)
+            seconds_left = start + seconds - time.perf_counter()
+            await self.store.record_events(request, outcome.session, outcome.events, seconds_left)
         self.store.sweep_later(request.settings.ttl_days)
         return outcome
 
     def _compact(self, request: Request, handshake: Handshake) -> Outcome:
         handshake.check()  # it may have waited too long for a thread
-        started = time.perf_counter()
+        start = time.perf_counter()
         with self.store.load(request) as context:
             for _ in range(CLAIMS):
                 decision = decide(context.inputs(), Yielder())
                 if context.claim(decision, handshake):
-                    return self._answer(context, decision, started)
+                    return self._answer(context, decision, start)
         raise SessionBusyError("other workers kept writing to this session")
 
     async def replay_request(self, request: Request) -> Outcome:
@@ -75,18 +75,18 @@ class Compactor:
         return await self.store.executor.run_within("replay", request.settings.deadline_s, self._replay, request)
 
     def _replay(self, request: Request) -> Outcome:
-        started = time.perf_counter()
+        start = time.perf_counter()
         context = self.store.load_from_memory(request)
         decision = replay(context.inputs())
         context.remember_sent(decision)
-        return self._answer(context, decision, started)
+        return self._answer(context, decision, start)
 
-    def _answer(self, context: RequestContext, decision: Decision, started: float) -> Outcome:
-        """The outcome, after word of the request was left for its response. `started`: by the performance counter."""
+    def _answer(self, context: RequestContext, decision: Decision, start: float) -> Outcome:
+        """The outcome, after word of the request was left for its response. `start`: by the performance counter."""
         if isinstance(decision, Opening | Auxiliary):
             self.store.remember_unthreaded(context.request, context.history)
-        self.recorder.expect_response(context, decision, time.perf_counter() - started)
-        if not isinstance(decision, Decided):
+        self.recorder.expect_response(context, decision, time.perf_counter() - start)
+        if not isinstance(decision, ThreadDecision):
             return Outcome(decision.body, is_trimmed=decision.is_trimmed)
         session, events = decision.draft.inputs.session, tuple(decision.write.events)
         return Outcome(decision.body, savings_of(decision.draft), decision.is_trimmed, session, events)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
 from openmem_hook import fingerprint, tokens
 from openmem_hook.model import Facts, HistoryCache, MessageKind, Part, PartKind, Raw, Reader, ResultSlot, Role
@@ -20,7 +19,7 @@ _TYPED_PARTS: frozenset[PartKind] = frozenset(("text", "command", "media", "opaq
 """Parts of a user message that a person put there."""
 _NO_IDENTITY: frozenset[PartKind] = frozenset(("thinking", "reminder", "blank"))
 """Parts that clients vary, drop or insert."""
-_SIZE_KINDS: Mapping[PartKind, Literal["args", "result"]] = {"call": "args", "result": "result"}
+_SIZE_KINDS: Mapping[PartKind, tokens.SizeKind] = {"call": "args", "result": "result"}
 """The kind under which `tokens.measure` counts the text of a part; `text` for all others."""
 
 

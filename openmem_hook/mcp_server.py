@@ -13,7 +13,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from openmem_hook import __version__
-from openmem_hook.tools import TOOLS, Caller, Desk
+from openmem_hook.tools import TOOLS, Caller, ToolRunner
 
 NAME = "openmem"
 INSTRUCTIONS = (
@@ -22,24 +22,26 @@ INSTRUCTIONS = (
 )
 
 CallerOf = Callable[[Any], Caller]
-"""The caller of a request, from its context."""
+"""Gives the caller of a request from its context."""
 
 
-def server(desk: Desk, caller_of: CallerOf) -> Server[Any]:
+def build_server(runner: ToolRunner, caller_of: CallerOf) -> Server[Any]:
+    """An MCP server of the tools; `caller_of` tells who sent a request."""
+
     async def list_tools(_: Any, __: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=_LISTED)
+        return types.ListToolsResult(tools=_LIST)
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        answer = await desk.call(caller_of(context), params.name, params.arguments)
+        answer = await runner.call(caller_of(context), params.name, params.arguments)
         content = types.TextContent(type="text", text=answer.text)
-        return types.CallToolResult(content=[content], is_error=answer.failed)
+        return types.CallToolResult(content=[content], is_error=answer.is_error)
 
     return Server(
         NAME, version=__version__, instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool
     )
 
 
-_LISTED: list[types.Tool] = [
+_LIST: list[types.Tool] = [
     types.Tool(
         name=tool.name,
         description=tool.description,
@@ -49,12 +51,13 @@ _LISTED: list[types.Tool] = [
     )
     for tool in TOOLS.values()
 ]
+"""The tools as clients list them."""
 
 
 # --- over stdio -------------------------------------------------------------------------------------------
 
 
-async def serve_stdio(desk: Desk, caller: Caller) -> None:
-    running = server(desk, lambda _: caller)
+async def serve_stdio(runner: ToolRunner, caller: Caller) -> None:
+    running = build_server(runner, lambda _: caller)
     async with stdio_server() as (incoming, outgoing):
         await running.run(incoming, outgoing, running.create_initialization_options())

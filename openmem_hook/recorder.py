@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from openmem_hook.bounded import Bounded
+from openmem_hook.bounded_map import BoundedMap
 from openmem_hook.compaction import estimate
-from openmem_hook.compaction.decision import Auxiliary, Decided, Decision, Opening, Replayed, Untouched
+from openmem_hook.compaction.decision import Auxiliary, Decision, Opening, Passthrough, Replay, ThreadDecision
 from openmem_hook.compaction.draft import Break, Draft
 from openmem_hook.compaction.learning import Lesson, Sample, learn
 from openmem_hook.compaction.record import savings_of
@@ -60,22 +60,22 @@ class Recorder:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._calls = Bounded[str, OpenCall](OPEN_CALLS)
-        self._unstored = Bounded[tuple[str, str], list[tuple[OpenCall, Usage]]](OPEN_CALLS)
+        self._calls = BoundedMap[str, OpenCall](OPEN_CALLS)
+        self._reports = BoundedMap[tuple[str, str], list[tuple[OpenCall, Usage]]](OPEN_CALLS)
 
     # --- before the call --------------------------------------------------------------------------------------
 
     def expect_response(self, context: RequestContext, decision: Decision, hook_s: float) -> None:
         """A response to this request may come. `hook_s`: seconds that the decision took."""
         request = context.request
-        if not request.call_id or isinstance(decision, Untouched):
+        if not request.call_id or isinstance(decision, Passthrough):
             return
         tenant, name = context.tenant, "" if context.session is None else context.session.name
         about = {"agent": request.agent, "format": request.adapter.name}
         match decision:
-            case Decided(_, draft, _):
+            case ThreadDecision(_, draft, _):
                 call = _open_call(context, draft, breakpoints.layout(decision.body), hook_s)
-            case Replayed(_, draft):
+            case Replay(_, draft):
                 call = OpenCall(tenant, name, draft.thread, request.model)
             case Opening() | Auxiliary():
                 call = OpenCall(tenant, name, None, request.model, details=about)
@@ -111,7 +111,7 @@ class Recorder:
         """This report, after those of the session that its store would not take before."""
         place = (call.tenant, call.session)
         with self._lock:
-            waiting = [*self._unstored.pop(place, []), (call, usage)]
+            waiting = [*self._reports.pop(place, []), (call, usage)]
         try:
             while waiting:
                 self._record_one(*waiting[0])
@@ -119,7 +119,7 @@ class Recorder:
         finally:
             if waiting:
                 with self._lock:
-                    self._unstored.put(place, [*waiting, *self._unstored.pop(place, [])][-UNSTORED_REPORTS:])
+                    self._reports.put(place, [*waiting, *self._reports.pop(place, [])][-UNSTORED_REPORTS:])
         return True
 
     def _record_one(self, call: OpenCall, usage: Usage) -> None:
@@ -155,7 +155,7 @@ def _open_call(context: RequestContext, draft: Draft, layout: str, hook_s: float
         cut_id=draft.edits.cut_id,
         first_paid=estimate.first_paid(draft.history, draft.edits),
         whole=estimate.of_whole(draft.history, draft.outgoing, draft.edits, draft.costs),
-        costs=replace(draft.costs, reports={}, measured={}),
+        costs=replace(draft.costs, reports={}, row_tokens={}),
     )
     return OpenCall(
         tenant=context.tenant,
@@ -203,7 +203,7 @@ def _usage_write(sample: Sample, thread: int, usage: Usage, lesson: Lesson, even
         tokens=usage.prompt_tokens,
         overhead=sample.costs.of_steady_overhead(sample.history),
         family_rate=sample.costs.family_rate,
-        measured=lesson.measured,
+        row_tokens=lesson.row_tokens,
         thread=thread,
         offset=lesson.offset,
         event=event,

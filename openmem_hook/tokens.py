@@ -15,12 +15,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import mul
+from typing import Literal
 
 CHUNK = 32_768
-"""Characters looked at in one go: no call into C holds the interpreter for more than a millisecond."""
+"""Characters measured in one go: no call into C holds the interpreter for more than a millisecond."""
 
-JUDGED = 64
-"""Runs of a chunk that are looked at; further ones in it are taken to be alike (wrapped base64 has 430)."""
+SAMPLE_RUNS = 64
+"""Runs of a chunk that are looked at; further ones in it count as alike (wrapped base64 has 430)."""
 
 RUN = 64
 """Unbroken base64 characters that make a dense run: a line of a PEM block. An SHA-256 in hex is just one."""
@@ -71,23 +72,37 @@ SIGNATURE_HEAD = 232
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of what a message holds. Adds with +, subtracts with - (what left a request is negative).
-
-    In characters: `words` (ASCII letters and spaces), `marks` (digits, punctuation, line ends, arrows, box
-    drawing), `dense` (base64-like runs, not counted in the two), `thinking`, `opaque` (encrypted). In UTF-8
-    bytes beyond the first: `wide` (other letters and emoji). Counts: `images`, `pages`, `calls`, `parts`.
-    """
+    """How much of what a message holds. Adds with +, subtracts with - (what left a request is negative)."""
 
     words: int = 0
+    """Characters that are ASCII letters or spaces."""
+
     marks: int = 0
+    """Characters that are digits, punctuation, line ends, arrows or box drawing."""
+
     wide: int = 0
+    """UTF-8 bytes beyond the first of other letters and emoji."""
+
     dense: int = 0
+    """Characters in base64-like runs, which count as neither words nor marks."""
+
     thinking: int = 0
+    """Characters of thinking."""
+
     opaque: int = 0
+    """Characters of encrypted reasoning."""
+
     images: int = 0
+    """Pictures."""
+
     pages: int = 0
+    """Pages of documents."""
+
     calls: int = 0
+    """Tool calls."""
+
     parts: int = 0
+    """Blocks."""
 
     def __add__(self, other: Sizes) -> Sizes:
         return Sizes(*map(int.__add__, self.counts(), other.counts()))
@@ -102,7 +117,7 @@ class Sizes:
             self.opaque, self.images, self.pages, self.calls, self.parts,
         )  # fmt: skip
 
-    def thought(self) -> Sizes:
+    def thinking_part(self) -> Sizes:
         """The thinking alone: what a provider that drops earlier turns' thinking stops counting."""
         return Sizes(thinking=self.thinking, opaque=self.opaque)
 
@@ -119,66 +134,76 @@ _NOT_RARE = _LETTERS + b"+/=_-"
 _RUN = b"\1" * RUN
 
 
-def measure(kind: str, text: str) -> Sizes:
-    """Sizes of one text. Of the kinds (system, typed, text, args, result, thinking) two count differently:
-    args for a call and what wraps it, thinking as what a provider may stop counting. Others are text.
+SizeKind = Literal["system", "typed", "text", "args", "result", "thinking"]
+
+
+def measure(kind: SizeKind, text: str) -> Sizes:
+    """Sizes of one text. Two kinds count differently: args for a call and what wraps it, thinking as what a provider
+    may stop counting. Others are text.
     """
     if kind == "thinking":
         return Sizes(thinking=len(text), parts=1)
     words = marks = wide = dense = 0
     for start in range(0, len(text), CHUNK):
-        found = _chunk(text[start : start + CHUNK])
-        words, marks, wide, dense = words + found[0], marks + found[1], wide + found[2], dense + found[3]
+        part = _measure_chunk(text[start : start + CHUNK])
+        words, marks, wide, dense = words + part[0], marks + part[1], wide + part[2], dense + part[3]
     return Sizes(words, marks, wide, dense, calls=int(kind == "args"), parts=1)
 
 
-def _chunk(text: str) -> tuple[int, int, int, int]:
-    """Words, marks, wide and dense of a text that is short enough to be looked at at once."""
+def _measure_chunk(text: str) -> tuple[int, int, int, int]:
+    """Words, marks, wide and dense of a text of at most `CHUNK` characters."""
     raw = text.encode("utf-8", "surrogatepass")
+
+    # Outside ASCII: letters by their bytes beyond the first, symbols like ASCII marks.
     letters = wide = 0
     if len(raw) != len(text):
         leads = raw.translate(None, _ASCII_AND_TAILS)
         symbols = leads.count(_SYMBOL_LEAD)
         letters = len(leads) - symbols
         wide = len(raw) - len(text) - 2 * symbols
+
+    # In ASCII: what is neither a word nor in a dense run is a mark.
     words = len(raw) - len(raw.translate(None, _WORDS))
-    run_words, run_marks = _dense(raw) if len(raw) >= RUN else (0, 0)
+    run_words, run_marks = _measure_runs(raw) if len(raw) >= RUN else (0, 0)
     marks = max(0, len(text) - letters - words - run_marks)
     return words - run_words, marks, wide, run_words + run_marks
 
 
-def _dense(raw: bytes) -> tuple[int, int]:
+def _measure_runs(raw: bytes) -> tuple[int, int]:
     """Letters and other characters inside base64-like runs of one chunk."""
     flags = raw.translate(_IN_RUN)
-    words = marks = end = seen = judged = 0
-    while judged < JUDGED and (start := flags.find(_RUN, end)) >= 0:
+    words = marks = end = runs = units = 0
+    while runs < SAMPLE_RUNS and (start := flags.find(_RUN, end)) >= 0:
         end = flags.find(b"\0", start + RUN)
         end = len(flags) if end < 0 else end
         run = raw[start:end]
-        judged += 1
-        seen += len(run) // RUN
+        runs += 1
+        units += len(run) // RUN
+        # Long names and paths are unbroken too, but have few capitals and digits.
         if len(run.translate(None, _NOT_RARE)) >= RUN_SHARE * len(run):
             other = len(run.translate(None, _WORDS))
             words += len(run) - other
             marks += other
-    if judged < JUDGED or not words:
+    if runs < SAMPLE_RUNS or not words:
         return words, marks
-    share = 1 + flags.count(_RUN, end) / seen
+
+    # What is dense of the sample is dense of the rest, as far as there are letters for it.
+    share = 1 + flags.count(_RUN, end) / units
     most = len(raw.translate(None, _NOT_WORDS))
     return min(int(words * share), most), int(marks * share)
 
 
-def thinking(text: str, sealed: int = 0) -> Sizes:
-    """A thinking block with a signature of `sealed` characters, or encrypted reasoning and its summary.
+def thinking(text: str, signature_chars: int = 0) -> Sizes:
+    """A thinking block with a signature of so many characters, or encrypted reasoning and its summary.
 
     A Claude signature holds the whole thinking, of which the text is sometimes a summary, and the provider
     counts the whole: so it decides where it is there, and the text only where there is none.
     """
-    if not sealed:
+    if not signature_chars:
         return measure("thinking", text)
     if not text:
-        return opaque(sealed)
-    return Sizes(thinking=max(len(text), (sealed - SIGNATURE_HEAD) * 3 // 4), parts=1)
+        return opaque(signature_chars)
+    return Sizes(thinking=max(len(text), (signature_chars - SIGNATURE_HEAD) * 3 // 4), parts=1)
 
 
 def opaque(chars: int) -> Sizes:
@@ -223,18 +248,20 @@ OUTLIER = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What was learned of one model.
-
-    `weights`: tokens per word character, per mark, and per token of the prices above for thinking and for all
-    else. `doubt`: their covariance. `seen`: tokens learned from.
-    """
+    """What was learned of one model."""
 
     weights: Vector
+    """Tokens per word character, per mark, and per token of the prices above for thinking and for all else."""
+
     doubt: Matrix
-    seen: float = 0.0
+    """Covariance of the weights."""
+
+    evidence: float = 0.0
+    """Tokens learned from so far."""
 
     def to_json(self) -> str:
-        return json.dumps({"weights": self.weights, "doubt": self.doubt, "seen": self.seen})
+        """As the catalog keeps it; `from_json` reads it back."""
+        return json.dumps({"weights": self.weights, "doubt": self.doubt, "seen": self.evidence})
 
     @classmethod
     def from_json(cls, text: str) -> Calibration:
@@ -243,12 +270,12 @@ class Calibration:
             data = json.loads(text)
             weights = tuple(float(weight) for weight in data["weights"])
             doubt = tuple(tuple(float(value) for value in row) for row in data["doubt"])
-            seen = float(data["seen"])
+            evidence = float(data["seen"])
         except (KeyError, TypeError, OverflowError) as error:
             raise ValueError("not a calibration") from error
-        if not (_is_bounded(weights) and _is_covariance(doubt) and math.isfinite(seen)):
+        if not (_is_bounded(weights) and _is_covariance(doubt) and math.isfinite(evidence)):
             raise ValueError("a calibration out of bounds")
-        return cls(weights, doubt, seen)
+        return cls(weights, doubt, evidence)
 
 
 def _is_bounded(weights: Vector) -> bool:
@@ -275,12 +302,13 @@ _CLAUDE = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 
 
 def _claude_version(model: str) -> tuple[int, int] | None:
-    found = _CLAUDE.search(model.lower())
-    return (int(found[1]), int(found[2] or 0)) if found else None
+    match = _CLAUDE.search(model.lower())
+    return (int(match[1]), int(match[2] or 0)) if match else None
 
 
 def family_rate(model: str) -> float:
-    """Of real sessions, everything they hold against their text: Claude to 4.6, later Claude, Codex."""
+    """Characters a token of a model's family. Measured on real sessions, all that they hold against their text: Claude
+    to 4.6, later Claude, Codex."""
     version = _claude_version(model)
     if version:
         return 1.75 if version >= (4, 7) else 2.6
@@ -290,19 +318,16 @@ def family_rate(model: str) -> float:
 def starting(model: str, chars_per_token: float | None = None) -> Calibration:
     """What is assumed before anything was reported; an explicit `chars_per_token` wins over the family's.
 
-    All characters cost the same at first: that errs on the dear side for prose, and a few reports on letters
-    and marks are told apart. ValueError for a rate that is not positive.
+    All characters cost the same at first: that errs on the dear side for prose, and a few reports later letters
+    and marks have rates of their own. ValueError for a rate that is not positive.
     """
-    rate = 1 / (family_rate(model) if chars_per_token is None else _positive(chars_per_token))
+    chars = family_rate(model) if chars_per_token is None else chars_per_token
+    if not (math.isfinite(chars) and chars > 0):
+        raise ValueError("chars_per_token must be positive")
+    rate = 1 / chars
     other = rate * CHARS_PER_TOKEN
     doubt = tuple(tuple(sd**2 * (i == j) for j in range(len(DOUBT))) for i, sd in enumerate(DOUBT))
     return Calibration(_within((rate, rate, other, other)), doubt)
-
-
-def _positive(value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError("chars_per_token must be positive")
-    return value
 
 
 def _within(weights: Sequence[float]) -> Vector:
@@ -313,7 +338,7 @@ def _within(weights: Sequence[float]) -> Vector:
 def drops_thinking(model: str) -> bool:
     """Whether a turn's thinking is no longer counted once the next message is typed, though it is sent.
 
-    Seen on Sonnet 4.5 and Codex; Opus 4.5 and 4.6 keep it. Anthropic's documentation draws the same line.
+    Observed on Sonnet 4.5 and Codex; Opus 4.5 and 4.6 keep it. Anthropic's documentation draws the same line.
     """
     version = _claude_version(model)
     if version is None:
@@ -321,15 +346,15 @@ def drops_thinking(model: str) -> bool:
     return version < (4, 5) or (version == (4, 5) and "opus" not in model.lower())
 
 
-def _fixed(sizes: Sizes) -> float:
+def _constant_tokens(sizes: Sizes) -> float:
     """Tokens whose price is not learned: a rate learned on code must not make a megabyte of base64 cheap."""
     return sizes.dense * DENSE_TOKENS + sizes.images * IMAGE_TOKENS + sizes.pages * PAGE_TOKENS
 
 
 def _vector(sizes: Sizes) -> Vector:
-    thought = sizes.thinking * THINKING_TOKENS + sizes.opaque * OPAQUE_TOKENS
+    thinking = sizes.thinking * THINKING_TOKENS + sizes.opaque * OPAQUE_TOKENS
     other = sizes.wide * WIDE_TOKENS + sizes.calls * CALL_TOKENS + sizes.parts * PART_TOKENS
-    return sizes.words, sizes.marks, thought, other
+    return sizes.words, sizes.marks, thinking, other
 
 
 def _dot(one: Sequence[float], two: Sequence[float]) -> float:
@@ -338,25 +363,28 @@ def _dot(one: Sequence[float], two: Sequence[float]) -> float:
 
 def estimate(calibration: Calibration, sizes: Sizes) -> float:
     """Tokens these sizes will cost. Linear: the estimate of a sum is the sum of the estimates."""
-    return _dot(calibration.weights, _vector(sizes)) + _fixed(sizes)
+    return _dot(calibration.weights, _vector(sizes)) + _constant_tokens(sizes)
 
 
 def learn(calibration: Calibration, sizes: Sizes, tokens: int) -> Calibration:
     """One observation: messages of these sizes cost these tokens. Nonsense leaves the calibration as it was:
     media in the span, mostly dense text, or a cost that no weights within the bounds could explain.
     """
+    # What the weights have to explain; an observation that they can't explain teaches nothing.
     x = _vector(sizes)
-    paid = tokens - _fixed(sizes)
-    possible = min(x) >= 0 and paid > 0 and _dot(LOWEST, x) <= paid <= _dot(HIGHEST, x)
-    if not possible or sizes.images or sizes.pages or paid < tokens / 2:
+    cost = tokens - _constant_tokens(sizes)
+    possible = min(x) >= 0 and cost > 0 and _dot(LOWEST, x) <= cost <= _dot(HIGHEST, x)
+    if not possible or sizes.images or sizes.pages or cost < tokens / 2:
         return calibration
+
+    # Recursive least squares: the step towards the observation, weighed by doubt against noise, damped for outliers.
     pull = [_dot(row, x) for row in calibration.doubt]
-    expected = _dot(calibration.weights, x)
-    spread = _dot(pull, x) + (NOISE * max(expected, paid)) ** 2 + NOISE_FLOOR**2
+    prediction = _dot(calibration.weights, x)
+    spread = _dot(pull, x) + (NOISE * max(prediction, cost)) ** 2 + NOISE_FLOOR**2
     limit = OUTLIER * math.sqrt(spread)
-    step = max(-limit, min(limit, paid - expected)) / spread
+    step = max(-limit, min(limit, cost - prediction)) / spread
     weights = _within([weight + gain * step for weight, gain in zip(calibration.weights, pull, strict=True)])
-    return Calibration(weights, _surer(calibration.doubt, pull, spread), calibration.seen + tokens)
+    return Calibration(weights, _surer(calibration.doubt, pull, spread), calibration.evidence + tokens)
 
 
 def _surer(doubt: Matrix, pull: Sequence[float], spread: float) -> Matrix:
@@ -377,18 +405,18 @@ ABSURD = 4.0
 
 
 def attribute(
-    sizes_between: Sequence[Sizes], delta: int, calibration: Calibration, left: Sizes = ZERO
+    sizes_between: Sequence[Sizes], delta: int, calibration: Calibration, old_thinking: Sizes = ZERO
 ) -> tuple[float, ...] | None:
     """A reported difference of prompt tokens, spread over the messages in between by their estimates.
 
-    `left` is what the provider stopped counting in the same step (`Sizes.thought` of a finished turn): its
+    `old_thinking` is what the provider stopped counting in the same step (that of a finished turn): its
     estimate is added back, so that new messages are not charged with the old ones' leaving. None where the
     difference can't be theirs: a client that cleared or compacted its history, another system prompt.
     """
     weights = [max(estimate(calibration, sizes), 1.0) for sizes in sizes_between]
-    expected = sum(weights)
-    cost = delta + estimate(calibration, left)
-    off = abs(cost - expected) > TINY and not 1 / ABSURD <= cost / expected <= ABSURD if weights else True
+    total = sum(weights)
+    cost = delta + estimate(calibration, old_thinking)
+    off = abs(cost - total) > TINY and not 1 / ABSURD <= cost / total <= ABSURD if weights else True
     if off or cost <= 0:
         return None
-    return tuple(weight * cost / expected for weight in weights)
+    return tuple(weight * cost / total for weight in weights)

@@ -70,14 +70,14 @@ def new_hook(state_dir: Path) -> Iterator[Callable[..., ContextHook]]:
     from openmem_hook import config
     from openmem_hook.compactor import Compactor
     from openmem_hook.gateway.hook import ContextHook
-    from openmem_hook.gateway.watch import Watch
+    from openmem_hook.gateway.notices import Notices
 
     made: list[ContextHook] = []
 
     def build(**settings: Any) -> ContextHook:
         patient = {"deadline_s": 30.0, **settings}  # a busy machine is no reason to fail
         base = config.load(patient, {"OPENMEM_STATE_DIR": str(state_dir), "HOME": str(state_dir)})
-        hook = ContextHook(base, Compactor(state_dir / "context"), Watch())
+        hook = ContextHook(base, Compactor(state_dir / "context"), Notices())
         made.append(hook)
         return hook
 

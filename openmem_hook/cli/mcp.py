@@ -57,12 +57,14 @@ def _serve(state: Path, folder: str) -> None:
     import asyncio  # these, unlike the checks above, take most of a second
 
     from openmem_hook.mcp_server import serve_stdio
+    from openmem_hook.store.executor import Executor
     from openmem_hook.store.pool import Pool
-    from openmem_hook.tools import Caller, Desk
+    from openmem_hook.tools import Caller, ToolRunner
 
-    desk = Desk(Pool(state))
+    pool, executor = Pool(state), Executor()
+    runner = ToolRunner(pool, executor)
     try:
-        asyncio.run(serve_stdio(desk, Caller(folder)))
+        asyncio.run(serve_stdio(runner, Caller(folder)))
     finally:
-        desk.close()
-        desk.pool.close()
+        executor.close()
+        pool.close()

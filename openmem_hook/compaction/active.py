@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from openmem_hook import fingerprint
-from openmem_hook.compaction.boundaries import closed
+from openmem_hook.compaction.boundaries import closed_places
 from openmem_hook.compaction.edits import Cut, Edits, Splice, SwapMap
 from openmem_hook.model import History
 
@@ -85,13 +85,13 @@ def find_active_edits(
     """
     # A head is JSON of one wire format: no request in another can take it.
     cuts = [cut for cut in (*edits.trims.values(), *edits.inner_cuts) if cut.format in ("", history.format)]
-    placed = tuple[ActiveCut, ...]()
+    active_cuts = tuple[ActiveCut, ...]()
     if cuts:
         # A call that had no answer when it was cut away may get one later: then that cut applies no more.
-        closed_at = closed(history.facts)
-        history, placed = _place_cuts(history, cuts, followers, row_keys, closed_at)
+        closed_at = closed_places(history.facts)
+        history, active_cuts = _place_cuts(history, cuts, followers, row_keys, closed_at)
     splices = _place_splices(history, edits.splices) if edits.splices else {}
-    return history, ActiveEdits(placed, edits.swaps, splices)
+    return history, ActiveEdits(active_cuts, edits.swaps, splices)
 
 
 def _place_cuts(
@@ -108,16 +108,16 @@ def _place_cuts(
     # the messages after it their old names, so that exact matching can go on from there, to deeper cuts.
     start = history.lead if trim is None else trim.anchor + 1
     while matches := _drifted_cuts(history, list(trims.values()), start, followers, closed_at):
-        drifted = max(matches, key=lambda active: active.anchor)
-        history = _rebased(history, drifted, history.lead, row_keys)
-        trim = _exact_trim(history, trims, drifted.anchor, closed_at) or drifted
+        deepest = max(matches, key=lambda active: active.anchor)
+        history = _rebase(history, deepest, history.lead, row_keys)
+        trim = _exact_trim(history, trims, deepest.anchor, closed_at) or deepest
         start = trim.anchor + 1
     # Inner cuts stand behind the trim. From the first to the last, since each gives names to what follows it.
-    placed = start
-    while matches := _drifted_cuts(history, inner, placed, followers, closed_at):
-        drifted = min(matches, key=lambda active: active.anchor)
-        history = _rebased(history, drifted, placed, row_keys)
-        placed = drifted.anchor + 1
+    after = start
+    while matches := _drifted_cuts(history, inner, after, followers, closed_at):
+        first = min(matches, key=lambda active: active.anchor)
+        history = _rebase(history, first, after, row_keys)
+        after = first.anchor + 1
     standing = _inner_cuts(history, inner, start, closed_at)
     return history, standing if trim is None else (trim, *standing)
 
@@ -215,10 +215,10 @@ def _is_same_place(history: History, index: int, cut: Cut, followers: Followers)
 def _is_shown(history: History, first: int, last: int, cut: Cut) -> bool:
     """True where every message that the head shows is still in the range, in order: else one was edited."""
     digests = iter(history.facts[i].digest for i in range(first, last + 1))
-    return all(digest in digests for digest in cut.shown)
+    return all(digest in digests for digest in cut.shown_digests)
 
 
-def _rebased(history: History, active: ActiveCut, after: int, row_keys: Mapping[bytes, bytes]) -> History:
+def _rebase(history: History, active: ActiveCut, after: int, row_keys: Mapping[bytes, bytes]) -> History:
     """The history named as it was recorded: the anchor's fingerprint, and what follows chained from there. What stands
     before it, from `after` on, gets the names that its rows have."""
     keys, chain = list(history.keys), list(history.chain)
@@ -248,8 +248,8 @@ def _place_splices(history: History, splices: Mapping[bytes, Sequence[Splice]]) 
         past = history.chain[i - 1] if i else fingerprint.ROOT
         free = [s for s in splices[fact.digest] if s.format == history.format and s not in standing.values()]
         exact = (splice for splice in free if splice.past == past)
-        drifted = (splice for splice in free if splice.recent_outputs == recent_outputs(history, i))
-        splice = next(exact, None) or next(drifted, None)
+        similar = (splice for splice in free if splice.recent_outputs == recent_outputs(history, i))
+        splice = next(exact, None) or next(similar, None)
         if splice is not None:
             standing[i] = splice
     return standing

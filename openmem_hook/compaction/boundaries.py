@@ -15,7 +15,7 @@ from openmem_hook.model import Facts, History, MessageKind
 _TURN_STARTS: tuple[MessageKind, ...] = ("typed", "recap", "notice", "summarise")
 
 
-def closed(facts: Sequence[Facts], ranges: Iterable[tuple[int, int]] = ()) -> list[bool]:
+def closed_places(facts: Sequence[Facts], ranges: Iterable[tuple[int, int]] = ()) -> list[bool]:
     """For each place 0..n: no call before it is answered at or after it, and it is inside none of the `ranges` (first
     and last message), which are kept or replaced as a whole."""
     open_calls: dict[str, list[int]] = {}

@@ -1,10 +1,10 @@
 """What becomes of a request: one of a few classes, each with the body that goes out.
 
-Untouched   the plugin is off and nothing is known of the history: nobody looks at it
+Passthrough   the plugin is off and nothing is known of the history: nobody looks at it
 Opening     the first request of a conversation whose client names none: it has no session yet
 Auxiliary   a title, a probe, a client's own compaction: part of no thread
-Replayed    a thread's request with the edits that memory knows: the store is out of reach
-Decided     a thread's request, with all that is to be written before it is sent
+Replay    a thread's request with the edits that memory knows: the store is out of reach
+ThreadDecision     a thread's request, with all that is to be written before it is sent
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Body = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Untouched:
+class Passthrough:
     body: Body
     is_trimmed: Literal[False] = False
 
@@ -46,7 +46,7 @@ class Auxiliary:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class Replay:
     body: Body
     draft: Draft
 
@@ -56,7 +56,7 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class ThreadDecision:
     body: Body
     draft: Draft
     write: Write
@@ -66,10 +66,10 @@ class Decided:
         return self.draft.edits.trim is not None
 
 
-Decision = Untouched | Opening | Auxiliary | Replayed | Decided
+Decision = Passthrough | Opening | Auxiliary | Replay | ThreadDecision
 
 
-def decide(inputs: Inputs, pause: Pause = no_pause) -> Untouched | Opening | Auxiliary | Decided:
+def decide(inputs: Inputs, pause: Pause = no_pause) -> Passthrough | Opening | Auxiliary | ThreadDecision:
     """`pause` is called between two pieces of long work."""
     outside = _outside_a_thread(inputs)
     if outside is not None:
@@ -77,27 +77,27 @@ def decide(inputs: Inputs, pause: Pause = no_pause) -> Untouched | Opening | Aux
     draft = pipeline.run(inputs, pause)
     # What is written is made after the body: a body that can't be built must leave nothing behind.
     body = finish(draft)
-    return Decided(body, draft, write_of(draft, pause))
+    return ThreadDecision(body, draft, write_of(draft, pause))
 
 
-def replay(inputs: Inputs) -> Untouched | Opening | Auxiliary | Replayed:
+def replay(inputs: Inputs) -> Passthrough | Opening | Auxiliary | Replay:
     """The request with the edits that are known: none made, nothing to be written."""
     outside = _outside_a_thread(inputs)
     if outside is not None:
         return outside
     draft = begin(inputs)
-    is_known = draft.placement.thread or draft.placement.shared > draft.history.lead
+    is_known = draft.placement.thread or draft.placement.shared_count > draft.history.lead
     if not inputs.request.may_edit and not is_known:
         return _auxiliary(draft)
-    return Replayed(finish(draft), draft)
+    return Replay(finish(draft), draft)
 
 
-def _outside_a_thread(inputs: Inputs) -> Untouched | Opening | Auxiliary | None:
+def _outside_a_thread(inputs: Inputs) -> Passthrough | Opening | Auxiliary | None:
     request, history = inputs.request, inputs.history
     if request.session_id is None and derived_id(history) is None:
         return Opening(_with_note(inputs))
     if not inputs.is_known:
-        return Untouched(request.body)
+        return Passthrough(request.body)
     if not inputs.session:
         return Auxiliary(request.body)
     if is_auxiliary(history, inputs.state.threads.values()):

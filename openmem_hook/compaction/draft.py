@@ -12,7 +12,7 @@ from openmem_hook.compaction.outgoing import Outgoing
 from openmem_hook.compaction.request import Request
 from openmem_hook.compaction.state import SessionState
 from openmem_hook.compaction.threads import Placement, Thread
-from openmem_hook.config import Limits
+from openmem_hook.limits import Limits
 from openmem_hook.model import Adapter, History, HistoryCache
 from openmem_hook.tokens import Calibration
 
@@ -48,7 +48,7 @@ class NotDue:
 
 
 @dataclass(frozen=True, slots=True)
-class Declined:
+class NoUsefulCut:
     """A break is due, and no legal cut is worth one."""
 
     reason: BreakReason
@@ -62,11 +62,11 @@ class Break:
 
     reason: BreakReason
     cut: Cut
-    kept: tuple[int, ...]
+    head_indices: tuple[int, ...]
     """Indices of the messages that its head shows."""
 
 
-Verdict = NotDue | Declined | Break
+Verdict = NotDue | NoUsefulCut | Break
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ class Cut(Edit):
     head: bytes
     """Finished JSON: the list of messages that are sent instead."""
     head_sizes: Sizes
-    shown: tuple[bytes, ...]
+    shown_digests: tuple[bytes, ...]
     """Digests of the messages of the range that the head shows, in order."""
     format: Format | Literal[""] = ""
     """Of the head, which no request in another format can take; "" was not recorded."""
@@ -157,7 +157,7 @@ class Cut(Edit):
             "anchor_unique": self.anchor_unique,
             "before": _hex(self.before),
             "trail": [digest.hex() for digest in self.recent_outputs],
-            "shown": [digest.hex() for digest in self.shown],
+            "shown": [digest.hex() for digest in self.shown_digests],
             "head_sizes": self.head_sizes.counts(),
             "format": self.format,
             "place": self.position,
@@ -176,7 +176,7 @@ class Cut(Edit):
             recent_outputs=tuple(map(bytes.fromhex, detail["trail"])),
             head=row.payload,
             head_sizes=Sizes(*detail["head_sizes"]),
-            shown=tuple(map(bytes.fromhex, detail["shown"])),
+            shown_digests=tuple(map(bytes.fromhex, detail["shown"])),
             format=detail.get("format", ""),
             position=detail.get("place"),
             start=_bytes(detail.get("start")),

@@ -43,7 +43,7 @@ class TokenCosts:
     """How a thread's messages are priced, in tokens."""
 
     reports: Mapping[ReportKey, Report]
-    measured: Mapping[bytes, float | None]
+    row_tokens: Mapping[bytes, float | None]
     """Tokens that reports attributed to stored rows, None where none did."""
     offset: float
     """Tokens that a report showed beyond our estimate of the whole request: system prompt, tools, unseen framing."""
@@ -60,18 +60,18 @@ class TokenCosts:
 
     def of_each(self, keys: Iterable[bytes | None], facts: Iterable[Facts | None]) -> list[float]:
         """Tokens of each message: measured where its row was, else estimated."""
-        measured, calibration = self.measured.get, self.calibration
+        row_tokens, calibration = self.row_tokens.get, self.calibration
         return [
             0.0
             if fact is None
             else tokens.estimate(calibration, fact.sizes)
-            if key is None or (cost := measured(key)) is None
+            if key is None or (cost := row_tokens(key)) is None
             else cost
             for key, fact in zip(keys, facts, strict=True)
         ]
 
     def of_thinking(self, fact: Facts | None) -> float:
-        return tokens.estimate(self.calibration, fact.sizes.thought()) if fact and fact.has_thinking else 0.0
+        return tokens.estimate(self.calibration, fact.sizes.thinking_part()) if fact and fact.has_thinking else 0.0
 
 
 def per_message(
@@ -123,18 +123,18 @@ def prompt_tokens(history: History, outgoing: Outgoing, edits: ActiveEdits, cost
     for i in range(len(history) - 1, max(start - 2, -1), -1):
         report = costs.reports.get((history.keys[i], cut_id))
         if report is not None and report.family_rate != costs.family_rate:
-            return max(of_whole(history, outgoing, edits, replace(costs, measured={})), 0.0)
+            return max(of_whole(history, outgoing, edits, replace(costs, row_tokens={})), 0.0)
         if report is not None:
             return max(report.tokens + _growth(history, outgoing, i, costs) - report.overhead, 0.0)
     return max(of_whole(history, outgoing, edits, costs) + costs.offset, 0.0)
 
 
-def _growth(history: History, outgoing: Outgoing, reported: int, costs: TokenCosts) -> float:
+def _growth(history: History, outgoing: Outgoing, report_at: int, costs: TokenCosts) -> float:
     """Overhead now, and what was added after the reported message less what stopped counting since."""
-    after = reported + 1
-    added = sum(costs.of_each(outgoing.keys[after:], outgoing.facts[after:]))
-    gone = 0.0
+    after = report_at + 1
+    growth = sum(costs.of_each(outgoing.keys[after:], outgoing.facts[after:]))
+    dropped_thinking = 0.0
     if costs.drops_thinking:
         then, now = last_typed(history, after), last_typed(history)
-        gone = sum(costs.of_thinking(fact) for fact in outgoing.facts[then:now])
-    return costs.of_steady_overhead(history) + added - gone
+        dropped_thinking = sum(costs.of_thinking(fact) for fact in outgoing.facts[then:now])
+    return costs.of_steady_overhead(history) + growth - dropped_thinking

@@ -17,7 +17,7 @@ from openmem_hook.tokens import ZERO
 
 _SEARCH_TOOL = "smart_compact_search"
 _PATH = re.compile(r"^(?:file_path|filePath|path|filename|notebook_path|target_file): (.+)$", re.MULTILINE)
-_PATCHED = re.compile(r"\*\*\* (?:Update|Add|Delete) File: ([^\n\\]+)")
+_PATCH_FILE = re.compile(r"\*\*\* (?:Update|Add|Delete) File: ([^\n\\]+)")
 _WRITES = re.compile(r"write|edit|patch|create|replace", re.IGNORECASE)
 
 
@@ -34,18 +34,18 @@ def freeze(
     """The cut for a choice. Nothing in it depends on anything but its arguments. `cache` is read and added to."""
     text = wording.pointer(session, removal(adapter, history, choice, cache))
     head: list[Raw] = []
-    shown: list[bytes] = []
-    for i in choice.kept:
+    shown_digests: list[bytes] = []
+    for i in choice.head_indices:
         # Finished turns go without thinking. A call keeps it, since a provider may want to see it there again, and so
         # does the running turn.
         keep_thinking = i > choice.turn or history.facts[i].kind in ("call", "result")
         for raw in outgoing_messages(adapter, history, range(i, i + 1), edits):
-            frozen = adapter.freeze_message(raw, keep_thinking)
-            if frozen is None:
+            message = adapter.freeze_message(raw, keep_thinking)
+            if message is None:
                 continue
-            head.append(adapter.with_pointer(frozen, text) if i == choice.carrier else frozen)
+            head.append(adapter.with_pointer(message, text) if i == choice.carrier else message)
             if history.facts[i].identifies:
-                shown.append(history.facts[i].digest)
+                shown_digests.append(history.facts[i].digest)
     if choice.carrier is None:
         head.append(adapter.with_pointer({"role": "user", "content": ""}, text))
     payload = fingerprint.dump(head)
@@ -59,7 +59,7 @@ def freeze(
         recent_outputs=recent_outputs(history, anchor),
         head=payload,
         head_sizes=sum((facts_of_message(adapter, raw, 0).sizes for raw in head), ZERO),
-        shown=tuple(shown),
+        shown_digests=tuple(shown_digests),
         reason=reason,
         generation=generation,
         format=adapter.name,
@@ -69,25 +69,25 @@ def freeze(
 
 def removal(adapter: Adapter, history: History, choice: Choice, cache: HistoryCache) -> wording.Removal:
     """The pointer's map: made by rule from what left, the latest mention of a file last."""
-    typed: list[str] = []
+    requests: list[str] = []
     read: dict[str, None] = {}
-    written: dict[str, None] = {}
-    dropped = choice.dropped(history)
-    for i in dropped:
+    edits: dict[str, None] = {}
+    removed_indices = choice.removed_indices(history)
+    for i in removed_indices:
         fact = history.facts[i]
         if fact.kind == "typed" or fact.kind in INTERJECTIONS:
-            typed.append(_typed_words(adapter.parts_of(history.messages[i])))
+            requests.append(_typed_words(adapter.parts_of(history.messages[i])))
         elif fact.calls:
             for file in _files_of(adapter, history, i, cache):
-                mentions = written if file.is_written else read
+                mentions = edits if file.is_written else read
                 mentions.pop(file.path, None)
                 mentions[file.path] = None
     return wording.Removal(
-        messages=len(dropped),
-        turns=sum(history.facts[i].kind == "typed" for i in dropped),
-        requests=[words for words in typed if words],
-        files_read=[path for path in read if path not in written],
-        files_written=list(written),
+        messages=len(removed_indices),
+        turns=sum(history.facts[i].kind == "typed" for i in removed_indices),
+        requests=[words for words in requests if words],
+        files_read=[path for path in read if path not in edits],
+        files_written=list(edits),
         has_tool=any(_SEARCH_TOOL in name for name in history.tool_names),
     )
 
@@ -104,11 +104,11 @@ def _files_of(adapter: Adapter, history: History, index: int, cache: HistoryCach
     files = cache.files.get(digest)
     if files is None:
         files = cache.files[digest] = [
-            FileMention(path, bool(patched) or writes(call.name))
+            FileMention(path, bool(in_patch) or writes(call.name))
             for call in adapter.parts_of(history.messages[index])
             if call.kind == "call"
-            for patched in [_PATCHED.findall(call.text)]
-            for path in [*patched, *_PATH.findall(call.text)]
+            for in_patch in [_PATCH_FILE.findall(call.text)]
+            for path in [*in_patch, *_PATH.findall(call.text)]
         ]
     return files
 

@@ -32,7 +32,7 @@ class Sample:
 class Lesson:
     """What a report teaches."""
 
-    measured: Sequence[tuple[bytes, float]] = ()
+    row_tokens: Sequence[tuple[bytes, float]] = ()
     """Tokens of the rows that it paid for."""
     offset: float | None = None
     """Tokens beyond our estimate of the whole request."""
@@ -58,13 +58,15 @@ def learn(sample: Sample, reports: Mapping[ReportKey, Report], prompt_tokens: in
     # The growth is shared among the messages in between, less what the provider stopped counting in the same step.
     between = range(base + 1, len(history))
     sizes = [_sizes(sample, i) for i in between]
-    dropped = _dropped_thinking(sample, base)
-    shares = tokens.attribute(sizes, growth, costs.calibration, dropped)
+    dropped_thinking = _dropped_thinking(sample, base)
+    shares = tokens.attribute(sizes, growth, costs.calibration, dropped_thinking)
     if shares is None:
         return Lesson(offset=offset)
     keys = [sample.outgoing.keys[i] for i in between]
-    measured = [(key, share) for key, share in zip(keys, shares, strict=True) if key is not None]
-    return Lesson(measured, offset, tokens.learn(costs.calibration, sum(sizes, tokens.ZERO) - dropped, growth))
+    row_tokens = [(key, share) for key, share in zip(keys, shares, strict=True) if key is not None]
+    return Lesson(
+        row_tokens, offset, tokens.learn(costs.calibration, sum(sizes, tokens.ZERO) - dropped_thinking, growth)
+    )
 
 
 def _sizes(sample: Sample, index: int) -> Sizes:
@@ -77,4 +79,4 @@ def _dropped_thinking(sample: Sample, base: int) -> Sizes:
     if not sample.costs.drops_thinking:
         return tokens.ZERO
     then, now = estimate.last_typed(sample.history, base + 1), estimate.last_typed(sample.history)
-    return sum((_sizes(sample, i).thought() for i in range(then, now)), tokens.ZERO)
+    return sum((_sizes(sample, i).thinking_part() for i in range(then, now)), tokens.ZERO)

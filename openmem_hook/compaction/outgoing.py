@@ -20,19 +20,19 @@ from openmem_hook.tokens import ZERO
 def outgoing_messages(adapter: Adapter, history: History, places: range, edits: ActiveEdits) -> list[Raw]:
     """What these messages go out as, range cuts aside: the client's own objects, but for those in which a result was
     swapped and those that were spliced."""
-    shortened = edits.swapped_rows
+    swapped_rows = edits.swapped_rows
     out: list[Raw] = []
     for i in places:
         if i in edits.splices:
             out += fingerprint.load(edits.splices[i].messages)
-        elif history.keys[i] in shortened:
-            out.append(_swapped(adapter, history, i, edits.swaps))
+        elif history.keys[i] in swapped_rows:
+            out.append(_swap_results(adapter, history, i, edits.swaps))
         else:
             out.append(history.messages[i])
     return out
 
 
-def _swapped(adapter: Adapter, history: History, index: int, swaps: SwapMap) -> Raw:
+def _swap_results(adapter: Adapter, history: History, index: int, swaps: SwapMap) -> Raw:
     raw = history.messages[index]
     for slot in history.facts[index].results:
         swap = swaps.get((history.keys[index], slot.call_id))
@@ -74,10 +74,10 @@ def outgoing_facts(adapter: Adapter, history: History, edits: ActiveEdits, cache
     facts: list[Facts | None] = list(history.facts)
     keys: Sequence[bytes | None] = history.keys
     # Swapped: the same row with a shorter text. Its measured tokens were forgotten when the swap was made.
-    shortened = edits.swapped_rows
+    swapped_rows = edits.swapped_rows
     for i in range(start, len(history)):
-        if history.keys[i] in shortened:
-            facts[i] = cached_facts(adapter, _swapped(adapter, history, i, edits.swaps), cache)
+        if history.keys[i] in swapped_rows:
+            facts[i] = cached_facts(adapter, _swap_results(adapter, history, i, edits.swaps), cache)
     # Spliced: still the row that a report pays for, with all that the provider really saw.
     for i, splice in edits.splices.items():
         if i >= start:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from openmem_hook import fingerprint, tokens
-from openmem_hook.compaction.draft import Break, Declined, Draft
+from openmem_hook.compaction.draft import Break, Draft, NoUsefulCut
 from openmem_hook.compaction.edits import Cut, Edits, Swap
 from openmem_hook.compaction.threads import replaced_threads
 from openmem_hook.compaction.write import Event, NewRow, Savings, Write
@@ -19,23 +19,23 @@ def write_of(draft: Draft, pause: Pause = no_pause) -> Write:
     """All that a decision writes. `pause` is called after each row."""
     inputs, history = draft.inputs, draft.history
     state, thread = inputs.state, draft.thread
-    new = [i for i, key in enumerate(history.keys) if key not in state.measured]
+    new = [i for i, key in enumerate(history.keys) if key not in state.row_tokens]
     rows = _rows(draft, new, visible(draft, new), pause)
     # New edits take messages out of sight. Where another trim stands than in the thread's last request, or nobody here
     # knows which one did, every message is looked at: the client went back, or on again.
-    hidden, shown = _hidden_by_new_edits(draft), list[bytes]()
+    hidden_keys, shown_keys = _hidden_by_new_edits(draft), list[bytes]()
     trim_changed = state.visible_cuts.get(thread.id) != visible_cut(draft)
     if thread.id and trim_changed and not isinstance(draft.verdict, Break):
         whole = visible(draft, range(len(history)))
-        shown = [key for i, key in enumerate(history.keys) if i in whole]
-        hidden = [key for i, key in enumerate(history.keys) if i not in whole]
+        shown_keys = [key for i, key in enumerate(history.keys) if i in whole]
+        hidden_keys = [key for i, key in enumerate(history.keys) if i not in whole]
     return Write(
         thread=thread,
         rows=rows,
         edits=_edits(draft),
         events=events_of(draft),
-        hidden=hidden,
-        shown=shown,
+        hidden_keys=hidden_keys,
+        shown_keys=shown_keys,
         replaced_threads=replaced_threads(history, thread, draft.placement, state.threads.values()),
         now=inputs.now,
     )
@@ -57,16 +57,18 @@ def visible(draft: Draft, places: Sequence[int]) -> set[int]:
     """Those of these places whose messages go out as they are."""
     history, edits = draft.history, draft.edits
     start = edits.tail_start(history)
-    hidden = {i for active in edits.inner_cuts for i in range(active.start, active.anchor + 1)}
+    under_cuts = {i for active in edits.inner_cuts for i in range(active.start, active.anchor + 1)}
     front = {*range(history.lead)}
     if isinstance(draft.verdict, Break):
-        front.update(draft.verdict.kept)
+        front.update(draft.verdict.head_indices)
     elif edits.trim is not None and any(i < start for i in places):
-        front |= _shown_by_head(history, history.lead, edits.trim.anchor, edits.trim.cut.shown)
+        front |= _shown_by_head(history, history.lead, edits.trim.anchor, edits.trim.cut.shown_digests)
     for active in edits.inner_cuts:
-        hidden -= _shown_by_head(history, active.start, active.anchor, active.cut.shown)
-    shortened = edits.swapped_rows
-    return {i for i in places if (i in front if i < start else history.keys[i] not in shortened and i not in hidden)}
+        under_cuts -= _shown_by_head(history, active.start, active.anchor, active.cut.shown_digests)
+    swapped_rows = edits.swapped_rows
+    return {
+        i for i in places if (i in front if i < start else history.keys[i] not in swapped_rows and i not in under_cuts)
+    }
 
 
 def _hidden_by_new_edits(draft: Draft) -> list[bytes]:
@@ -78,14 +80,14 @@ def _hidden_by_new_edits(draft: Draft) -> list[bytes]:
     return [key for i, key in enumerate(keys) if i not in whole]
 
 
-def _shown_by_head(history: History, start: int, anchor: int, shown: Sequence[bytes]) -> set[int]:
+def _shown_by_head(history: History, start: int, anchor: int, shown_digests: Sequence[bytes]) -> set[int]:
     """Indices of the messages that a head shows: its digests are a subsequence of those of its range."""
-    places, wanted = set[int](), iter(shown)
-    digest = next(wanted, None)
+    places, digests = set[int](), iter(shown_digests)
+    digest = next(digests, None)
     for i in range(start, anchor + 1):
         if digest is not None and history.facts[i].digest == digest:
             places.add(i)
-            digest = next(wanted, None)
+            digest = next(digests, None)
     return places
 
 
@@ -135,16 +137,16 @@ def savings_of(draft: Draft) -> Savings | None:
     if not (edits.cuts or edits.swaps):
         return None
     start = edits.tail_start(history)
-    gone = sum(costs.of_each(history.keys[history.lead : start], history.facts[history.lead : start]))
+    replaced_tokens = sum(costs.of_each(history.keys[history.lead : start], history.facts[history.lead : start]))
     head = 0.0 if edits.trim is None else tokens.estimate(costs.calibration, edits.trim.cut.head_sizes)
-    shortened = 0.0
+    in_tail = 0.0
     for i in range(start, len(history)):
-        fact, sent = history.facts[i], draft.outgoing.facts[i]
-        if fact is not sent:
+        fact, outgoing = history.facts[i], draft.outgoing.facts[i]
+        if fact is not outgoing:
             raw = tokens.estimate(costs.calibration, fact.sizes)
-            shortened += raw - costs.of_each([draft.outgoing.keys[i]], [sent])[0]
-    saved = max(gone - head, 0.0) + max(shortened, 0.0)
-    return Savings(round(draft.tokens + saved), round(draft.tokens)) if saved else None
+            in_tail += raw - costs.of_each([draft.outgoing.keys[i]], [outgoing])[0]
+    difference = max(replaced_tokens - head, 0.0) + max(in_tail, 0.0)
+    return Savings(round(draft.tokens + difference), round(draft.tokens)) if difference else None
 
 
 def events_of(draft: Draft) -> list[Event]:
@@ -157,30 +159,30 @@ def events_of(draft: Draft) -> list[Event]:
     for swap in short:
         before, after = chars[swap.key, swap.call_id], len(swap.text)
         events.append(Event("compression", {**about, "id": swap.id, "chars_before": before, "chars_after": after}))
-    squeezed = any(isinstance(edit, Swap) and edit.reason == "hard" for edit in draft.new_edits)
-    if isinstance(verdict, Break) or squeezed:
+    has_squeezed = any(isinstance(edit, Swap) and edit.reason == "hard" for edit in draft.new_edits)
+    if isinstance(verdict, Break) or has_squeezed:
         events.append(Event("trim", {**about, **_trim_numbers(draft)}))
     if isinstance(verdict, Break) and verdict.reason == "forced":
         events.append(Event("forced", about))
-    is_retry = draft.history.keys[-1] in draft.inputs.state.measured
-    if isinstance(verdict, Declined) and verdict.is_notable and not squeezed and not is_retry:
+    is_retry = draft.history.keys[-1] in draft.inputs.state.row_tokens
+    if isinstance(verdict, NoUsefulCut) and verdict.is_notable and not has_squeezed and not is_retry:
         events.append(Event("nothing_to_trim", {**about, "estimate": round(draft.tokens)}))
     return events
 
 
 def _trim_numbers(draft: Draft) -> Mapping[str, Any]:
     verdict, trim = draft.verdict, draft.edits.trim
-    made = verdict.cut if isinstance(verdict, Break) else None
-    left = 0
+    new_cut = verdict.cut if isinstance(verdict, Break) else None
+    messages_left = 0
     if isinstance(verdict, Break) and trim is not None:
-        left = max(trim.anchor + 1 - draft.history.lead - len(verdict.kept), 0)
+        messages_left = max(trim.anchor + 1 - draft.history.lead - len(verdict.head_indices), 0)
     return {
-        "reason": verdict.reason if isinstance(verdict, Break | Declined) else "",
+        "reason": verdict.reason if isinstance(verdict, Break | NoUsefulCut) else "",
         "tokens_before": round(draft.tokens_before),
         "tokens_after": round(draft.tokens),
-        "messages_left": left,
-        "generation": 0 if made is None else made.generation,
-        "cut": "" if made is None else made.id,
+        "messages_left": messages_left,
+        "generation": 0 if new_cut is None else new_cut.generation,
+        "cut": "" if new_cut is None else new_cut.id,
         "trim_at": draft.limits.trim_at,
     }
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from openmem_hook.config import Limits, Settings
+from openmem_hook.limits import Limits
 from openmem_hook.model import Adapter
+from openmem_hook.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

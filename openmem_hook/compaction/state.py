@@ -34,7 +34,7 @@ class RowName(NamedTuple):
 class SessionState:
     """Keys, edits, threads and reports of a session, never text."""
 
-    measured: Mapping[bytes, float | None] = field(default_factory=dict)
+    row_tokens: Mapping[bytes, float | None] = field(default_factory=dict)
     """Row key of every stored message, with the tokens that reports attributed to it."""
     row_keys: Mapping[bytes, bytes] = field(default_factory=dict)
     """Digest of every stored message, with the key of its newest row."""
@@ -58,23 +58,23 @@ class SessionState:
 
     def with_rows(self, rows: Iterable[RowName]) -> SessionState:
         """With these rows, as far as their keys are new."""
-        measured, row_keys = dict(self.measured), dict(self.row_keys)
+        row_tokens, row_keys = dict(self.row_tokens), dict(self.row_keys)
         followers, owners = dict(self.followers), dict(self.owners)
         for row in rows:
-            if row.key not in measured:
-                measured[row.key], row_keys[row.digest], owners[row.key] = row.tokens, row.key, row.thread
+            if row.key not in row_tokens:
+                row_tokens[row.key], row_keys[row.digest], owners[row.key] = row.tokens, row.key, row.thread
                 followers[row.past] = followers.get(row.past, frozenset()) | {row.digest}
-        return replace(self, measured=measured, row_keys=row_keys, followers=followers, owners=owners)
+        return replace(self, row_tokens=row_tokens, row_keys=row_keys, followers=followers, owners=owners)
 
     def after(self, write: Write, thread: Thread) -> SessionState:
         """After a decision was written; `thread` is the stored one."""
         state = self if not write.rows else self.with_rows(row_name(row, thread.id) for row in write.rows)
-        replaced = (edit.replaced_row for edit in write.edits)
-        forgotten = {key: None for key in replaced if key is not None and key in state.measured}
+        replaced_rows = (edit.replaced_row for edit in write.edits)
+        forget = {key: None for key in replaced_rows if key is not None and key in state.row_tokens}
         return replace(
             state,
             threads={**state.threads, thread.id: thread},
-            measured={**state.measured, **forgotten} if forgotten else state.measured,
+            row_tokens={**state.row_tokens, **forget} if forget else state.row_tokens,
             edits=state.edits.merge(write.edits),
             unstored_edits=NO_EDITS if write.edits else state.unstored_edits,
         )
@@ -85,12 +85,12 @@ class SessionState:
         if usage.tokens is not None:
             report = Report(usage.tokens, usage.overhead, usage.family_rate)
             reports = {**reports, (usage.key, usage.cut): report}
-        costs = {key: cost for key, cost in usage.measured if key in self.measured}  # else the row was lost since
+        costs = {key: cost for key, cost in usage.row_tokens if key in self.row_tokens}  # else the row was lost since
         thread = threads.get(usage.thread)
         if usage.offset is not None and thread is not None:
             threads = {**threads, thread.id: replace(thread, offset=usage.offset)}
-        measured = {**self.measured, **costs} if costs else self.measured
-        return replace(self, reports=reports, measured=measured, threads=threads)
+        row_tokens = {**self.row_tokens, **costs} if costs else self.row_tokens
+        return replace(self, reports=reports, row_tokens=row_tokens, threads=threads)
 
     def with_visible_cut(self, thread: int, cut_id: str) -> SessionState:
         if self.visible_cuts.get(thread) == cut_id:
@@ -100,21 +100,20 @@ class SessionState:
     def carry_over(self, fresh: SessionState) -> SessionState:
         """The state that was read anew, with what this one knows and the database doesn't hold: what was sent stays
         sent, and what is prepared stays so, whatever became of the file."""
-        lost = self.lost_rows(fresh)
-        owners = ((key, self.threads.get(self.owners.get(key, 0))) for key in lost)
+        owners = ((key, self.threads.get(self.owners.get(key, 0))) for key in self.lost_rows(fresh))
         # An edit that the database calls abandoned has its place there, and is not carried over.
-        unstored = Edits.of(edit for edit in self.edits.without(fresh.edits) if edit.state != "abandoned")
+        unstored_edits = Edits.of(edit for edit in self.edits.without(fresh.edits) if edit.state != "abandoned")
         return replace(
             fresh,
-            edits=fresh.edits.merge(unstored),
-            unstored_edits=unstored,
+            edits=fresh.edits.merge(unstored_edits),
+            unstored_edits=unstored_edits,
             origins={**self.origins, **{key: thread for key, thread in owners if thread is not None}},
             visible_cuts=self.visible_cuts,
         )
 
     def lost_rows(self, fresh: SessionState) -> list[bytes]:
         """Keys of messages that were stored and are not in the state that was read anew."""
-        return [key for key in self.measured if key not in fresh.measured]
+        return [key for key in self.row_tokens if key not in fresh.row_tokens]
 
     def is_new(self, history: History, agent: str) -> bool:
         """Whether a history has nothing in common with this session, which has no cut: it may be a fork of another."""
@@ -125,9 +124,9 @@ class SessionState:
     def adopt(self, history: History, shared_key: bytes, parent: SessionState) -> SessionState:
         """With the edits that this history shares with a parent's: its deepest cut from the lead, and what stands at
         the messages of both. `shared_key`: the newest shared message that has an edit."""
-        trims, shared = parent.edits.trims, {*history.keys, *history.chain}
+        trims, names = parent.edits.trims, {*history.keys, *history.chain}
         deepest = next((trims[key] for key in reversed(history.chain) if key in trims), None)
-        others = (edit for edit in parent.edits.besides_trims if shared.intersection(edit.fingerprints))
+        others = (edit for edit in parent.edits.besides_trims if names.intersection(edit.fingerprints))
         edits = Edits.of([*others, *([] if deepest is None else [deepest])])
         thread = parent.threads.get(parent.owners.get(shared_key, 0))
         if not edits:

@@ -37,7 +37,7 @@ class Placement:
 
     thread: int
     """Id of its thread, 0 for a new one."""
-    shared: int
+    shared_count: int
     """How many messages from the front are known, the lead taken for known."""
     extends: bool
     """Whether the thread's last message is in the request."""
@@ -50,16 +50,16 @@ def place(history: History, agent: str, threads: Iterable[Thread], owners: Mappi
     `owners` says which thread stored a message first.
     """
     keys = history.keys
-    shared = next((i for i in range(history.lead, len(keys)) if keys[i] not in owners), len(keys))
+    shared_count = next((i for i in range(history.lead, len(keys)) if keys[i] not in owners), len(keys))
     # A request that goes on from a thread's last message belongs to it, the deepest such message first.
     index = {key: i for i, key in enumerate(keys)}
     candidates = {thread.last_key: thread.id for thread in threads if thread.agent == agent}
     deepest = max((index[key] for key in candidates if key in index), default=-1)
     if deepest >= history.lead:
-        return Placement(candidates[keys[deepest]], shared, True)
+        return Placement(candidates[keys[deepest]], shared_count, True)
     # A retry or a rewind: its newest message was sent before.
     owner = owners.get(keys[-1], 0) if keys else 0
-    return Placement(owner if owner in candidates.values() else 0, shared, False)
+    return Placement(owner if owner in candidates.values() else 0, shared_count, False)
 
 
 def extend_thread(thread: Thread, history: History, placement: Placement) -> Thread:
@@ -102,7 +102,7 @@ def replaced_threads(
     history: History, thread: Thread, placement: Placement, threads: Iterable[Thread]
 ) -> tuple[int, ...]:
     """A client's own compaction starts a new history: what its agent showed before is shown no more."""
-    is_new = not thread.id and placement.shared <= history.lead
+    is_new = not thread.id and placement.shared_count <= history.lead
     if not is_new or not any(fact.kind == "recap" for fact in history.facts):
         return ()
     return tuple(other.id for other in threads if other.agent == thread.agent)
@@ -112,8 +112,8 @@ def derived_id(history: History) -> str | None:
     """An id for a conversation whose client names none: what was typed first and what answered it. None before
     anything did."""
     facts = history.facts[history.lead :]
-    typed = next((fact.digest for fact in facts if fact.kind in ("typed", "mixed")), None)
+    first_typed = next((fact.digest for fact in facts if fact.kind in ("typed", "mixed")), None)
     answer = next((fact.digest for fact in facts if fact.role == "assistant" and fact.identifies), None)
     if answer is None:
         return None
-    return f"derived:{'' if typed is None else typed.hex()}:{answer.hex()}"
+    return f"derived:{'' if first_typed is None else first_typed.hex()}:{answer.hex()}"

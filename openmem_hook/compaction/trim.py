@@ -32,7 +32,7 @@ Ranges = Sequence[tuple[int, int]]
 class Choice:
     """A legal cut from the lead."""
 
-    kept: tuple[int, ...]
+    head_indices: tuple[int, ...]
     """Indices that the head shows, in order."""
     carrier: int | None
     """The one that carries the pointer, None where the pointer is a message of its own."""
@@ -41,9 +41,10 @@ class Choice:
     turn: int
     """Index of the last typed message."""
 
-    def dropped(self, history: History) -> list[int]:
-        kept = set(self.kept)
-        return [i for i in range(history.lead, self.anchor + 1) if i not in kept]
+    def removed_indices(self, history: History) -> list[int]:
+        """The messages that leave the request."""
+        in_head = set(self.head_indices)
+        return [i for i in range(history.lead, self.anchor + 1) if i not in in_head]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def choices(history: History, ranges: Ranges = (), strict: bool = True) -> Itera
     the running turn stay.
     """
     facts = history.facts
-    closed_at = boundaries.closed(facts, ranges)
+    closed_at = boundaries.closed_places(facts, ranges)
     may_start = boundaries.tail_starts(history, closed_at)
     outputs = boundaries.outputs(history, history.editable_from, closed_at)
     # The preamble: everything up to the first typed message, with the system messages behind it.
@@ -91,19 +92,19 @@ def choices(history: History, ranges: Ranges = (), strict: bool = True) -> Itera
     turn_start, turn_body = (turn, _after_system(facts, turn + 1)) if around is None else (around.first, around.end)
     if not closed_at[turn_start] or not closed_at[turn_body]:
         return
-    typed = range(turn_start, turn_body) if turn_start >= preamble_end else ()
+    words_typed = range(turn_start, turn_body) if turn_start >= preamble_end else ()
     reply = _last_reply(history, preamble_end, turn_start, closed_at, may_start)
     # Each place where the tail may begin is a choice, with what has to stay of the messages before it.
     exchanges = [output for output in outputs if output.first >= turn_body]  # without calls: answers to a notice
     for start in _starts(history, may_start, turn_body, exchanges):
-        pinned = _pinned(history, start, outputs, history.editable_from if strict else turn_body, turn_body)
-        earlier = [i for i in pinned if preamble_end <= i < turn_start and i not in reply]
+        pins = _pins(history, start, outputs, history.editable_from if strict else turn_body, turn_body)
+        earlier = [i for i in pins if preamble_end <= i < turn_start and i not in reply]
         words = _newest_interjection(history, start, exchanges, turn_body) if strict else range(0)
-        of_turn = sorted({*words, *(i for i in pinned if turn_body <= i < start)})
-        opened = _with_opener(history, start, turn_body, exchanges, of_turn)
-        if opened is not None:
-            kept = (*preamble, *sorted({*earlier, *reply}), *typed, *opened)
-            yield Choice(kept, turn if around is None else None, start - 1, turn)
+        of_turn = sorted({*words, *(i for i in pins if turn_body <= i < start)})
+        body = _with_opener(history, start, turn_body, exchanges, of_turn)
+        if body is not None:
+            head = (*preamble, *sorted({*earlier, *reply}), *words_typed, *body)
+            yield Choice(head, turn if around is None else None, start - 1, turn)
 
 
 def _first_typed(history: History) -> int | None:
@@ -111,10 +112,10 @@ def _first_typed(history: History) -> int | None:
     with, None where it began with an exchange."""
     facts = history.facts
     places = range(history.editable_from, len(history))
-    typed = next((i for i in places if facts[i].kind in ("typed", "mixed")), len(facts))
+    first = next((i for i in places if facts[i].kind in ("typed", "mixed")), len(facts))
     call = next((i for i in places if facts[i].calls), len(facts))
-    if typed < call:
-        return typed
+    if first < call:
+        return first
     answer = next((i for i in places if facts[i].role not in ("user", "system") or facts[i].answers), len(facts))
     return max((i for i in range(history.editable_from, answer) if facts[i].role == "user"), default=None)
 
@@ -124,7 +125,7 @@ def _compaction(history: History) -> tuple[int, ...]:
     facts, lead = history.facts, history.lead
     if history.editable_from == lead:
         return ()
-    closed_at = boundaries.closed(facts)
+    closed_at = boundaries.closed_places(facts)
     whole = (i for i in range(history.compaction_at, lead, -1) if closed_at[i] and facts[i - 1].kind != "reasoning")
     start = next(whole, lead)
     begins = start > lead and facts[lead].role == "user" and not facts[lead].answers
@@ -191,10 +192,10 @@ def _with_opener(
     where there is no such exchange.
     """
     facts = history.facts
-    shown = next((i for i in (*of_turn, *range(start, len(facts))) if facts[i].role == "assistant"), len(facts))
-    before = [output for output in exchanges if output.end <= shown]
+    output_at = next((i for i in (*of_turn, *range(start, len(facts))) if facts[i].role == "assistant"), len(facts))
+    before = [output for output in exchanges if output.end <= output_at]
     must_think = history.must_start_with_thinking and any(fact.has_thinking for fact in facts[turn_body:])
-    lacks_thinking = must_think and shown < len(facts) and not facts[shown].starts_with_thinking
+    lacks_thinking = must_think and output_at < len(facts) and not facts[output_at].starts_with_thinking
     after_system = not of_turn and turn_body > 0 and facts[turn_body - 1].role == "system"
     lacks_output = after_system and start < len(facts) and facts[start].role != "assistant"
     if not before or not (lacks_output or lacks_thinking):
@@ -204,21 +205,21 @@ def _with_opener(
     return None if opener is None else [*range(opener.first, opener.end), *of_turn]
 
 
-def _pinned(history: History, start: int, outputs: Sequence[Output], signed_from: int, turn_body: int) -> list[int]:
+def _pins(history: History, start: int, outputs: Sequence[Output], signed_from: int, turn_body: int) -> list[int]:
     """Messages before `start` that must stay, with their exchanges: tool references in use, what a provider signed at
     or after `signed_from`, and, in the running turn, what nobody here knows."""
     facts = history.facts
     places = range(history.editable_from, start)
-    pins = [i for i in places if facts[i].is_signed or facts[i].references or facts[i].kind == "unknown"]
-    if not pins:
+    candidates = [i for i in places if facts[i].is_signed or facts[i].references or facts[i].kind == "unknown"]
+    if not candidates:
         return []
-    used = history.deferred_tools.intersection(name for fact in facts[start:] for name in fact.tool_names)
+    in_use = history.deferred_tools.intersection(name for fact in facts[start:] for name in fact.tool_names)
     whole = {i: range(output.first, output.end) for output in outputs for i in range(output.first, output.end)}
     stay = set[int]()
-    for i in pins:
+    for i in candidates:
         if facts[i].kind == "unknown" and i >= turn_body:
             stay.update(range(_reasoning_before(facts, i, turn_body), i + 1))
-        elif not (facts[i].is_signed and i >= signed_from) and not used.intersection(facts[i].references):
+        elif not (facts[i].is_signed and i >= signed_from) and not in_use.intersection(facts[i].references):
             continue
         stay.update(whole.get(i, range(i, i + 1)))
     return sorted(i for i in stay if i < start)
@@ -280,7 +281,7 @@ def _first_fitting(
     for choice in candidates:
         last = choice
         if all(
-            sums[-1] - sums[choice.anchor + 1] + sum(each[i] for i in choice.kept) <= limit
+            sums[-1] - sums[choice.anchor + 1] + sum(each[i] for i in choice.head_indices) <= limit
             for sums, each, limit in measures
         ):
             return choice, choice

@@ -64,9 +64,9 @@ class Write:
     edits: Edits = NO_EDITS
     """New ones, and those that the session goes by and its database doesn't hold."""
     events: Sequence[Event] = ()
-    hidden: Sequence[bytes] = ()
+    hidden_keys: Sequence[bytes] = ()
     """Keys of messages that the thread's newest request no longer shows whole."""
-    shown: Sequence[bytes] = ()
+    shown_keys: Sequence[bytes] = ()
     """Keys of messages that it shows whole again."""
     replaced_threads: Sequence[int] = ()
     """Threads none of whose messages are shown any more."""
@@ -75,7 +75,7 @@ class Write:
 
     @property
     def is_empty(self) -> bool:
-        parts = (self.rows, self.edits, self.events, self.hidden, self.shown, self.replaced_threads)
+        parts = (self.rows, self.edits, self.events, self.hidden_keys, self.shown_keys, self.replaced_threads)
         return not any(parts)
 
 
@@ -94,7 +94,7 @@ class UsageWrite:
     overhead: float
     """System prompt and tools in tokens, by the steady rate."""
     family_rate: float
-    measured: Sequence[tuple[bytes, float]]
+    row_tokens: Sequence[tuple[bytes, float]]
     """Tokens of rows."""
     thread: int
     offset: float | None

@@ -1,0 +1,1 @@
+"""The edge to LiteLLM, and the only room that imports it."""

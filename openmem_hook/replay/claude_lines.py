@@ -10,11 +10,11 @@ branch without anybody having gone back. A parent always stands before its child
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from openmem_hook.replay.session import Message, Record
-from openmem_hook.replay.transcript import as_dict, as_text
+from openmem_hook.replay.records import as_dict, as_text
+from openmem_hook.replay.transcript import Message, Record
 
 Kind = Literal["reply", "user", "own", "boundary", "summary", "link"]
 """`own`: the client's lines around a typed /compact; `link`: takes part in the tree, was never sent."""
@@ -34,14 +34,23 @@ _COMPACT = "<command-name>/compact</command-name>"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One record of the tree; `content` is what it says to the model, as a message's content."""
+    """One record of the tree."""
 
     place: int
+    """Its index among the lines."""
+
     parent: int | None
+    """Index of the line it hangs below; None for a root."""
+
     kind: Kind
+
     thread: str
+    """`main`, `agent-<id>` of a sub-agent, or `sidechain` of one without an id."""
+
     record: Record
+
     content: Any = None
+    """What it says to the model, as a message's content."""
 
 
 @dataclass(slots=True)
@@ -50,18 +59,24 @@ class Reply:
 
     id: str
     lines: list[Line] = field(default_factory=list)
+
     message: Message | None = None
+    """The response as the client sends it again; None where nothing of it is left. Set by `finish`."""
+
     calls: tuple[str, ...] = ()
+    """Ids of its tool calls."""
+
     blanks: int = 0
+    """Number of blank text blocks that were dropped."""
 
     def finish(self) -> None:
         """Join the blocks as the client does: no blank text, no thinking at the end, not thinking alone.
 
         Opus 4.6 opens many answers with a block of two newlines, which the API doesn't take back.
         """
-        found = [block for line in self.lines for block in blocks_of(line.content)]
-        blocks = [block for block in found if not is_blank(block)]
-        self.blanks = len(found) - len(blocks)
+        all_blocks = [block for line in self.lines for block in blocks_of(line.content)]
+        blocks = [block for block in all_blocks if not is_blank(block)]
+        self.blanks = len(all_blocks) - len(blocks)
         while blocks and blocks[-1]["type"] in ("thinking", "redacted_thinking"):
             blocks.pop()
         if not blocks:
@@ -77,82 +92,54 @@ def blocks_of(content: Any) -> list[dict[str, Any]]:
     return content if isinstance(content, list) else []
 
 
-def _sound(content: Any, skipped: Counter[str]) -> Any:
-    """The content without what is no block at all."""
-    if not isinstance(content, list):
-        return content if isinstance(content, str) else None
-    sound = [block for block in content if _is_sound(block)]
-    if len(sound) < len(content):
-        skipped["malformed block"] += len(content) - len(sound)
-        return sound
-    return content
-
-
-def _is_sound(block: Any) -> bool:
-    if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-        return False
-    fields = _FIELDS.get(block["type"], {})
-    return all(isinstance(block.get(name), kind) for name, kind in fields.items())
-
-
 def is_blank(block: dict[str, Any]) -> bool:
     """Text with nothing in it, which the API refuses anywhere."""
     return block.get("type") == "text" and not block["text"].strip()
 
 
-def lines_of(records: list[Record], skipped: Counter[str]) -> list[Line]:
+# --- from records to lines -------------------------------------------------------------------------------
+
+
+def lines_of(records: list[Record], omissions: Counter[str]) -> list[Line]:
     """The records that take part in the tree, linked; the others are counted."""
-    found: list[Line] = []
+    lines: list[Line] = []
     places: dict[str, int] = {}
     latest: dict[str, int] = {}
     for record in records:
         uuid = record.get("uuid")
         if not isinstance(uuid, str):
-            skipped[f"record {record.get('type')}"] += 1
+            omissions[f"record {record.get('type')}"] += 1
             continue
         if uuid in places:
-            skipped["line written twice"] += 1
+            omissions["line written twice"] += 1
             continue
-        kind, content = _classify(record, skipped)
+        kind, content = _classify(record, omissions)
         thread = _thread(record)
         parent = _parent(record, places, latest.get(thread))
-        line = Line(len(found), parent, kind, thread, record, _sound(content, skipped))
+        line = Line(len(lines), parent, kind, thread, record, _sound(content, omissions))
         places[uuid] = latest[thread] = line.place
-        found.append(line)
-    return _mark_own(found)
+        lines.append(line)
+    return _mark_own(lines)
 
 
-def _thread(record: Record) -> str:
-    if not record.get("isSidechain"):
-        return "main"
-    agent = as_text(record.get("agentId"))
-    return f"agent-{agent}" if agent else "sidechain"
-
-
-def _parent(record: Record, places: dict[str, int], before: int | None) -> int | None:
-    named = record.get("parentUuid") or record.get("logicalParentUuid")
-    if named is None:
-        return before if record.get("subtype") == "compact_boundary" else None
-    return places.get(as_text(named), before)
-
-
-def _classify(record: Record, skipped: Counter[str]) -> tuple[Kind, Any]:
+def _classify(record: Record, omissions: Counter[str]) -> tuple[Kind, Any]:
+    """The kind of a record and what it says to the model."""
     type_, message = record.get("type"), record.get("message")
-    said = message.get("content") if isinstance(message, dict) else None
+    content = message.get("content") if isinstance(message, dict) else None
     if type_ == "system" and record.get("subtype") == "compact_boundary":
         return "boundary", None
     if type_ == "system" and record.get("subtype") == "local_command":
         return "user", record.get("content")
     if type_ == "user" and record.get("isCompactSummary"):
-        return "summary", said
-    if type_ == "user" and said and not record.get("isVisibleInTranscriptOnly"):
-        return "user", said
+        return "summary", content
+    if type_ == "user" and content and not record.get("isVisibleInTranscriptOnly"):
+        return "user", content
     if type_ == "assistant" and isinstance(message, dict) and not _is_synthetic(record, message):
-        return "reply", said
-    attached = as_dict(record.get("attachment"))
-    if attached.get("type") == "queued_command" and attached.get("prompt"):
-        return "user", attached["prompt"]
-    skipped[_reason(record)] += 1
+        return "reply", content
+    attachment = as_dict(record.get("attachment"))
+    if attachment.get("type") == "queued_command" and attachment.get("prompt"):
+        return "user", attachment["prompt"]
+    omissions[_reason(record)] += 1
     return "link", None
 
 
@@ -170,36 +157,68 @@ def _reason(record: Record) -> str:
     return f"record {type_} {kind}" if kind else f"record {type_}"
 
 
+def _thread(record: Record) -> str:
+    if not record.get("isSidechain"):
+        return "main"
+    agent = as_text(record.get("agentId"))
+    return f"agent-{agent}" if agent else "sidechain"
+
+
+def _parent(record: Record, places: dict[str, int], before: int | None) -> int | None:
+    """The line this record hangs below; `before` is the one before it in its thread."""
+    uuid = record.get("parentUuid") or record.get("logicalParentUuid")
+    if uuid is None:
+        return before if record.get("subtype") == "compact_boundary" else None
+    return places.get(as_text(uuid), before)
+
+
+def _sound(content: Any, omissions: Counter[str]) -> Any:
+    """The content without what is no block at all."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else None
+    sound = [block for block in content if _is_sound(block)]
+    if len(sound) < len(content):
+        omissions["malformed block"] += len(content) - len(sound)
+        return sound
+    return content
+
+
+def _is_sound(block: Any) -> bool:
+    if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+        return False
+    fields = _FIELDS.get(block["type"], {})
+    return all(isinstance(block.get(name), kind) for name, kind in fields.items())
+
+
 def _mark_own(lines: list[Line]) -> list[Line]:
     """Find the lines of a typed /compact: caveat, command, output. They belong to the compaction."""
     own: set[int] = set()
     for line in lines:
         above = lines[line.parent] if line.parent is not None else None
-        if _says(line, _COMPACT):
+        if _begins_with(line, _COMPACT):
             own.add(line.place)
-            if above and _says(above, _CAVEAT):
+            if above and _begins_with(above, _CAVEAT):
                 own.add(above.place)
-        elif above and above.place in own and _says(line, _STDOUT):
+        elif above and above.place in own and _begins_with(line, _STDOUT):
             own.add(line.place)
-    return [_as_own(line) if line.place in own else line for line in lines]
+    return [replace(line, kind="own") if line.place in own else line for line in lines]
 
 
-def _says(line: Line, start: str) -> bool:
+def _begins_with(line: Line, start: str) -> bool:
     blocks = blocks_of(line.content) if line.kind == "user" else []
     return bool(blocks) and str(blocks[0].get("text", "")).lstrip().startswith(start)
 
 
-def _as_own(line: Line) -> Line:
-    return Line(line.place, line.parent, "own", line.thread, line.record, line.content)
+# --- from lines to responses -----------------------------------------------------------------------------
 
 
 def replies_of(lines: list[Line]) -> list[Reply]:
     """The responses, in the order in which they began."""
-    found: dict[tuple[str, str], Reply] = {}
+    replies: dict[tuple[str, str], Reply] = {}
     for line in lines:
         if line.kind == "reply":
             name = str(line.record["message"].get("id") or line.record["uuid"])
-            found.setdefault((line.thread, name), Reply(name)).lines.append(line)
-    for reply in found.values():
+            replies.setdefault((line.thread, name), Reply(name)).lines.append(line)
+    for reply in replies.values():
         reply.finish()
-    return list(found.values())
+    return list(replies.values())

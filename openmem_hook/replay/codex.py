@@ -1,8 +1,8 @@
 """Codex rollout files (JSONL): a step before each run of model outputs, its prompt every item so far.
 
 `response_item` records are the conversation in order. A token count after them reports the request that made
-the newest run; the client repeats old counts at the start of a turn and after a compaction, and those are
-told by a total that did not grow. What a run left open is settled when the next request goes out, so that
+the newest run; the client repeats old counts at the start of a turn and after a compaction, and there the
+total does not grow. What a run left open is settled when the next request goes out, so that
 what was sent once stays as it was.
 """
 
@@ -13,22 +13,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from openmem_hook.replay.codex_items import OUTPUTS, answered, is_output, is_sound, is_typed, settle, user
-from openmem_hook.replay.session import Branches, Message, Record, Session, Step
-from openmem_hook.replay.transcript import as_count, as_dict, as_text
+from openmem_hook.replay.codex_items import OUTPUTS, complete_step, is_output, is_sound, is_typed, settle, user_item
+from openmem_hook.replay.records import as_count, as_dict, as_text
+from openmem_hook.replay.transcript import Branches, Message, Record, Step, Transcript
 
 _CLIENT_ONLY = frozenset({"metadata", "internal_chat_message_metadata_passthrough"})
 """Fields of the file that no provider is sent."""
 
 
-def read(path: Path, records: list[Record], skipped: Counter[str]) -> Session:
+def read(path: Path, records: list[Record], omissions: Counter[str]) -> Transcript:
     """The session of one rollout. Encrypted reasoning that a file lost is replaced by as much noise."""
-    rollout = _Rollout(skipped)
+    rollout = _Rollout(omissions)
     for record in records:
         rollout.take(record)
     meta = rollout.meta
     session_id = str(meta.get("session_id") or meta.get("id") or path.name.split(".")[0])
-    return Session(
+    return Transcript(
         path=path,
         client="codex",
         format="responses",
@@ -36,9 +36,9 @@ def read(path: Path, records: list[Record], skipped: Counter[str]) -> Session:
         version=str(meta.get("cli_version") or "0.140.0"),
         steps=tuple(rollout.finish()),
         tools=rollout.tools,
-        skipped=skipped,
-        repaired=rollout.repaired,
-        about={
+        omissions=omissions,
+        repairs=rollout.repairs,
+        metadata={
             "instructions": _instructions(meta.get("base_instructions")),
             "thread_id": str(meta.get("id") or session_id),
             "parent": _parent_thread(meta.get("source")),
@@ -60,26 +60,39 @@ def _parent_thread(source: Any) -> str:
 
 
 class _Rollout:
-    """The conversation so far. `_run` is what came since the newest request, not settled yet."""
+    """The conversation so far."""
 
-    def __init__(self, skipped: Counter[str]) -> None:
+    def __init__(self, omissions: Counter[str]) -> None:
         self.meta: Record = {}
         self.tools: dict[str, dict[str, Any]] = {}
-        self.repaired: Counter[str] = Counter()
-        self._skipped = skipped
+        self.repairs: Counter[str] = Counter()
+        self._omissions = omissions
         self._steps: list[Step] = []
         self._branches = Branches()
+
         self._path: list[int] = []
         """The steps that this conversation went through, without those the person went back from."""
+
         self._history: list[Message] = []
-        self._compacted: tuple[int, list[Message]] | None = None
+
+        self._compaction: tuple[int, list[Message]] | None = None
         """Length of the history at the newest compaction, and what the client put in its place."""
+
         self._segment = 0
+
         self._run: list[Message] = []
+        """What came since the newest request, not settled yet."""
+
         self._replying = False
+        """Whether the newest item is an output of the model, so that another one is of the same response."""
+
         self._turn: Record = {}
+
         self._total = -1
+        """Tokens of the session at the newest count."""
+
         self._usage: Record | None = None
+        """The count of the newest request."""
 
     def take(self, record: Record) -> None:
         """Take in the next record of the file."""
@@ -88,7 +101,7 @@ class _Rollout:
         kind = f"event {payload.get('type')}" if kind == "event_msg" else kind
         handler = _RECORDS.get(kind)
         if handler is None:
-            self._skipped[f"record {kind}"] += 1
+            self._omissions[f"record {kind}"] += 1
         else:
             handler(self, payload, record)
 
@@ -106,7 +119,7 @@ class _Rollout:
     def _take_item(self, payload: Record, record: Record) -> None:
         kind = payload.get("type")
         if not is_sound(payload):
-            self._skipped["malformed item"] += 1
+            self._omissions["malformed item"] += 1
             return
         if is_output(payload):
             if not self._replying:
@@ -115,15 +128,14 @@ class _Rollout:
         elif kind in OUTPUTS or kind == "message":
             self._replying = False
         else:
-            self._skipped[f"item {kind}"] += 1
+            self._omissions[f"item {kind}"] += 1
             return
         self._run.append({key: value for key, value in payload.items() if key not in _CLIENT_ONLY})
 
     def _note_tool(self, item: Record) -> None:
         kind = str(item.get("type"))
         if kind in ("function_call", "custom_tool_call"):
-            about = {"kind": kind, "namespace": item.get("namespace")}
-            self.tools.setdefault(str(item.get("name")), about)
+            self.tools.setdefault(str(item.get("name")), {"kind": kind, "namespace": item.get("namespace")})
         elif kind.endswith("_call"):
             self.tools.setdefault(kind.removesuffix("_call"), {"kind": kind})
 
@@ -134,45 +146,45 @@ class _Rollout:
         total = as_count(as_dict(info.get("total_token_usage")).get("total_tokens")) or 0
         usage = as_dict(info.get("last_token_usage"))
         if total <= self._total or self._usage or not as_count(usage.get("input_tokens")):
-            self._skipped["token count of no request"] += 1
+            self._omissions["token count of no request"] += 1
             return
         self._total, self._usage, self._replying = total, usage, False
 
     def _take_compaction(self, payload: Record, _record: Record) -> None:
         self._settle()
-        replaced = payload.get("replacement_history")
-        if not isinstance(replaced, list):
-            replaced = [user(str(payload.get("message") or ""))]
-        self._compacted = len(self._history), [item for item in replaced if is_sound(item)]
+        replacement = payload.get("replacement_history")
+        if not isinstance(replacement, list):
+            replacement = [user_item(str(payload.get("message") or ""))]
+        self._compaction = len(self._history), [item for item in replacement if is_sound(item)]
         self._segment += 1
 
     def _take_rollback(self, payload: Record, _record: Record) -> None:
         """The person went back some turns: the history ends before the n-th last message they typed."""
         self._settle()
-        typed = [place for place, item in enumerate(self._history) if is_typed(item)]
+        prompts = [place for place, item in enumerate(self._history) if is_typed(item)]
         turns = payload.get("num_turns")
-        if not isinstance(turns, int) or not 0 < turns <= len(typed):
-            self._skipped["rollback out of range"] += 1
+        if not isinstance(turns, int) or not 0 < turns <= len(prompts):
+            self._omissions["rollback out of range"] += 1
             return
-        del self._history[typed[-turns] :]
-        if self._compacted and self._compacted[0] > len(self._history):
-            self._compacted = None
+        del self._history[prompts[-turns] :]
+        if self._compaction and self._compaction[0] > len(self._history):
+            self._compaction = None
         while self._path and len(self._steps[self._path[-1]].messages) >= len(self._history):
             self._path.pop()
 
     def _send(self, record: Record) -> None:
         """A model output begins, so a request with everything so far must have gone out."""
         self._settle()
-        messages, compacted = list(self._history), self._compacted
+        messages, compaction = list(self._history), self._compaction
         parent = self._path[-1] if self._path else None
         self._steps.append(
             Step(
                 messages=messages,
-                sent=[*compacted[1], *messages[compacted[0] :]] if compacted else messages,
+                actual_messages=[*compaction[1], *messages[compaction[0] :]] if compaction else messages,
                 reply=(),
-                recorded=None,
+                usage=None,
                 model=as_text(self._turn.get("model")) or "gpt-5.5",
-                branch=self._branches.place(parent),
+                branch=self._branches.add_step(parent),
                 segment=self._segment,
                 parent=parent,
                 sent_at=as_text(record.get("timestamp")) or None,
@@ -185,9 +197,9 @@ class _Rollout:
 
     def _settle(self) -> None:
         """Move what came since the last request into the history, mended, and complete that request."""
-        items = settle(self._run, self._usage, str(len(self._steps)), self.repaired)
+        items = settle(self._run, self._usage, str(len(self._steps)), self.repairs)
         if self._steps:
-            self._steps[-1] = answered(self._steps[-1], items, self._usage)
+            self._steps[-1] = complete_step(self._steps[-1], items, self._usage)
         self._history.extend(items)
         self._run, self._usage, self._replying = [], None, False
 

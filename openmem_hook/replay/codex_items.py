@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from openmem_hook.replay.session import Message, Record, Recorded, Step
-from openmem_hook.replay.transcript import as_count
+from openmem_hook.replay.records import as_count
+from openmem_hook.replay.transcript import Message, Record, ReportedUsage, Step
 
 OUTPUT_OF = {
     "function_call": "function_call_output",
@@ -23,11 +23,11 @@ OUTPUT_OF = {
 OUTPUTS = frozenset(OUTPUT_OF.values())
 SERVER_RUN = frozenset({"web_search_call", "image_generation_call"})
 
-SEALED_BASE, SEALED_PER_TOKEN = 400, 5.5
+CIPHER_BASE, CIPHER_PER_TOKEN = 400, 5.5
 """Characters of encrypted reasoning: for each run, and more for each reasoning token. A rough size."""
 
 
-_NEEDS: dict[str, tuple[str, ...]] = {
+_REQUIRED_TEXTS: dict[str, tuple[str, ...]] = {
     "message": ("role",),
     "function_call": ("call_id", "name"),
     "custom_tool_call": ("call_id", "name"),
@@ -41,19 +41,15 @@ def is_sound(item: Any) -> bool:
     if not isinstance(item, dict) or not isinstance(item.get("type"), str):
         return False
     call_id = item.get("call_id")
-    fields = _NEEDS.get(item["type"], ())
+    fields = _REQUIRED_TEXTS.get(item["type"], ())
     return (call_id is None or isinstance(call_id, str)) and all(isinstance(item.get(f), str) for f in fields)
 
 
 def is_output(item: Record) -> bool:
     """Whether the model made this item."""
     kind = item.get("type")
-    return kind == "reasoning" or kind in OUTPUT_OF or kind in SERVER_RUN or is_said(item)
-
-
-def is_said(item: Record) -> bool:
-    """Whether this is a message of the model."""
-    return item.get("type") == "message" and item.get("role") == "assistant"
+    is_message = kind == "message" and item.get("role") == "assistant"
+    return kind == "reasoning" or kind in OUTPUT_OF or kind in SERVER_RUN or is_message
 
 
 def is_typed(item: Record) -> bool:
@@ -66,39 +62,40 @@ def is_typed(item: Record) -> bool:
     return not str(text).lstrip().startswith(("<", "# AGENTS.md instructions"))
 
 
-def settle(run: list[Message], usage: Record | None, seed: str, repaired: Counter[str]) -> list[Message]:
-    """The run as it is sent from now on: each call answered once, no reasoning without what it led to."""
-    wanted = {(OUTPUT_OF[item["type"]], item["call_id"]) for item in run if _needs_output(item)}
-    answers = [(item.get("type"), item.get("call_id")) for item in run]
-    settled: list[Message] = []
+def settle(run: list[Message], usage: Record | None, seed: str, repairs: Counter[str]) -> list[Message]:
+    """The run as it is sent from now on: each call answered once, no reasoning without what it led to.
+
+    `usage` is what the provider reported on the request that made the run; `seed` makes stand-ins reproducible.
+    """
+    # Results of calls that are there, the first of each; a stand-in after a call without one.
+    calls = {(OUTPUT_OF[item["type"]], item["call_id"]) for item in run if _needs_output(item)}
+    keys = [(item.get("type"), item.get("call_id")) for item in run]
+    items: list[Message] = []
     for place, item in enumerate(run):
-        key = answers[place]
-        if item.get("type") in OUTPUTS and (key not in wanted or key in answers[:place]):
-            repaired["result without a call"] += 1
+        key = keys[place]
+        if item.get("type") in OUTPUTS and (key not in calls or key in keys[:place]):
+            repairs["result without a call"] += 1
             continue
-        settled.append(item)
-        if _needs_output(item) and (OUTPUT_OF[item["type"]], item["call_id"]) not in answers:
-            repaired["call without a result"] += 1
-            settled.append(_aborted(item))
-    return _sealed(_without_idle_reasoning(settled, repaired), usage, seed, repaired)
+        items.append(item)
+        if _needs_output(item) and (OUTPUT_OF[item["type"]], item["call_id"]) not in keys:
+            repairs["call without a result"] += 1
+            items.append(_interruption(item))
 
-
-def _without_idle_reasoning(run: list[Message], repaired: Counter[str]) -> list[Message]:
-    """Drop reasoning that no output of the model follows: the API wants what it was produced with."""
-    kept: list[Message] = []
-    for item in reversed(run):
-        if item.get("type") == "reasoning" and not (kept and is_output(kept[-1])):
-            repaired["reasoning that led to nothing"] += 1
+    # Reasoning that no output of the model follows is dropped: the API wants what it was produced with.
+    backwards: list[Message] = []
+    for item in reversed(items):
+        if item.get("type") == "reasoning" and not (backwards and is_output(backwards[-1])):
+            repairs["reasoning that led to nothing"] += 1
         else:
-            kept.append(item)
-    return kept[::-1]
+            backwards.append(item)
+    return _fill_ciphers(backwards[::-1], usage, seed, repairs)
 
 
 def _needs_output(item: Message) -> bool:
     return item.get("type") in OUTPUT_OF and bool(item.get("call_id")) and item.get("execution") != "server"
 
 
-def _aborted(call: Message) -> Message:
+def _interruption(call: Message) -> Message:
     """The client's own stand-in for a call that was interrupted."""
     kind = OUTPUT_OF[call["type"]]
     if kind == "tool_search_output":
@@ -107,14 +104,14 @@ def _aborted(call: Message) -> Message:
     return {"type": kind, "call_id": call["call_id"], "output": "aborted"}
 
 
-def _sealed(run: list[Message], usage: Record | None, seed: str, repaired: Counter[str]) -> list[Message]:
+def _fill_ciphers(run: list[Message], usage: Record | None, seed: str, repairs: Counter[str]) -> list[Message]:
     """Give reasoning that lost its encrypted content as much noise, for nothing else may stand there."""
-    bare = [item for item in run if item.get("type") == "reasoning" and not item.get("encrypted_content")]
+    bare = sum(item.get("type") == "reasoning" and not item.get("encrypted_content") for item in run)
     if not bare:
         return run
     tokens = as_count((usage or {}).get("reasoning_output_tokens")) or 0
-    size = int((SEALED_BASE + SEALED_PER_TOKEN * tokens) / len(bare))
-    repaired["encrypted reasoning stood in for"] += len(bare)
+    size = int((CIPHER_BASE + CIPHER_PER_TOKEN * tokens) / bare)
+    repairs["encrypted reasoning stood in for"] += bare
     return [
         {**item, "encrypted_content": _noise(size, f"{seed}.{place}")}
         if item.get("type") == "reasoning" and not item.get("encrypted_content")
@@ -128,15 +125,15 @@ def _noise(chars: int, seed: str) -> str:
     return "gAAAAA" + base64.urlsafe_b64encode(raw).decode().rstrip("=")[: max(chars - 6, 0)]
 
 
-def answered(step: Step, items: list[Message], usage: Record | None) -> Step:
+def complete_step(step: Step, items: list[Message], usage: Record | None) -> Step:
     """The step with the outputs and the counts that came for it."""
     reply = (*step.reply, *(item for item in items if is_output(item)))
-    return replace(step, reply=reply, recorded=recorded(usage) if usage else step.recorded)
+    return replace(step, reply=reply, usage=read_usage(usage) if usage else step.usage)
 
 
-def recorded(usage: dict[str, Any]) -> Recorded:
+def read_usage(usage: dict[str, Any]) -> ReportedUsage:
     """Codex counts cached tokens in `input_tokens`, and knows no writes before its newest versions."""
-    return Recorded(
+    return ReportedUsage(
         prompt_tokens=usage["input_tokens"],
         cache_read=as_count(usage.get("cached_input_tokens")),
         cache_write=as_count(usage.get("cache_write_input_tokens")),
@@ -144,6 +141,6 @@ def recorded(usage: dict[str, Any]) -> Recorded:
     )
 
 
-def user(text: str) -> Message:
+def user_item(text: str) -> Message:
     """A user item as Codex writes it."""
     return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}

@@ -9,32 +9,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from openmem_hook.replay.session import Message, Request
+from openmem_hook.replay.transcript import Message, ReplayRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """`tokens` is what `messages` added to the prompt; it can be negative.
+    """What one request's prompt grew by."""
 
-    Providers drop the thinking of earlier turns, so that the first request of a turn may cost less than
-    the one before it; a client's own clean-up of old results has the same effect.
-    """
+    before: ReplayRequest
+    after: ReplayRequest
 
-    before: Request
-    after: Request
     tokens: int
+    """What `messages` added to the prompt. It can be negative: providers drop the thinking of earlier turns, so that
+    the first request of a turn may cost less than the one before it; a client's own clean-up of old results has the
+    same effect."""
+
     messages: list[Message]
 
 
-def growth(requests: Iterable[Request]) -> Iterator[Growth]:
-    """The growth of every recorded request over the recorded one it grew from, in order."""
-    seen: dict[int, Request] = {}
+def growth(requests: Iterable[ReplayRequest]) -> Iterator[Growth]:
+    """The growth of every request with a usage over the one it grew from, in order."""
+    by_index: dict[int, ReplayRequest] = {}
     for after in requests:
-        seen[after.index] = after
-        before = seen.get(after.parent) if after.parent is not None else None
-        if before is None or after.recorded is None or before.recorded is None:
+        by_index[after.index] = after
+        before = by_index.get(after.step.parent) if after.step.parent is not None else None
+        if before is None or before.step.usage is None or after.step.usage is None:
             continue
-        if (before.branch, before.segment, before.model) != (after.branch, after.segment, after.model):
+        one, other = before.step, after.step
+        if (one.branch, one.segment, one.model) != (other.branch, other.segment, other.model):
             continue
-        tokens = after.recorded.prompt_tokens - before.recorded.prompt_tokens
+        tokens = after.step.usage.prompt_tokens - before.step.usage.prompt_tokens
         yield Growth(before, after, tokens, after.messages[len(before.messages) :])

@@ -16,29 +16,29 @@ from typing import Any
 
 import orjson
 
-from openmem_hook.replay.session import Branches, Message, Record, Recorded, Session, Step
-from openmem_hook.replay.transcript import as_count, as_dict, as_text
+from openmem_hook.replay.records import as_count, as_dict, as_text
+from openmem_hook.replay.transcript import Branches, Message, Record, ReportedUsage, Step, Transcript
 
 _LAST_MS = 253_402_300_799_000
-"""The end of the year 9999, where Python's dates end."""
+"""The end of the year 9999, where Python's dates end, in milliseconds since 1970."""
 
 LOST_MESSAGE = "[A message that the export does not hold]"
-INTERRUPTED = "[Tool execution was interrupted]"
+INTERRUPTION = "[Tool execution was interrupted]"
 
 
-def read(path: Path, document: Record, skipped: Counter[str]) -> Session:
+def read(path: Path, document: Record, omissions: Counter[str]) -> Transcript:
     """The session of one export."""
     info = as_dict(document.get("info"))
-    export = _Export(skipped)
+    export = _Export(omissions)
     for message in document["messages"]:
-        said = as_dict(as_dict(message).get("info"))
+        message_info = as_dict(as_dict(message).get("info"))
         parts = as_dict(message).get("parts")
-        if said and isinstance(parts, list):
-            export.take(said, [part for part in parts if _is_sound(part)])
-            skipped["malformed part"] += sum(not _is_sound(part) for part in parts)
+        if message_info and isinstance(parts, list):
+            export.take(message_info, [part for part in parts if _is_sound(part)])
+            omissions["malformed part"] += sum(not _is_sound(part) for part in parts)
         else:
-            skipped["malformed message"] += 1
-    return Session(
+            omissions["malformed message"] += 1
+    return Transcript(
         path=path,
         client="opencode",
         format="chat",
@@ -46,24 +46,26 @@ def read(path: Path, document: Record, skipped: Counter[str]) -> Session:
         version=str(info.get("version") or "1.0.0"),
         steps=tuple(export.steps),
         tools=export.tools,
-        skipped=+skipped,
-        repaired=export.repaired,
-        about={"parent": str(info.get("parentID") or "")},
+        omissions=+omissions,
+        repairs=export.repairs,
+        metadata={"parent": str(info.get("parentID") or "")},
     )
 
 
 class _Export:
     """The conversation so far, in a straight line: an export holds no branches."""
 
-    def __init__(self, skipped: Counter[str]) -> None:
+    def __init__(self, omissions: Counter[str]) -> None:
         self.steps: list[Step] = []
         self.tools: dict[str, dict[str, Any]] = {}
-        self.repaired: Counter[str] = Counter()
-        self._skipped = skipped
+        self.repairs: Counter[str] = Counter()
+        self._omissions = omissions
         self._branches = Branches()
         self._history: list[Message] = []
+
         self._summary: tuple[int, list[Message]] | None = None
         """Length of the history at the newest compaction, and what was sent in its place."""
+
         self._segment = 0
 
     def take(self, info: Record, parts: list[Record]) -> None:
@@ -71,41 +73,47 @@ class _Export:
         kinds = {part.get("type") for part in parts}
         if info.get("role") == "user":
             if "compaction" in kinds:
-                self._skipped["compaction"] += 1
+                self._omissions["compaction"] += 1
             elif message := _user(parts):
                 self._history.append(message)
         elif info.get("role") != "assistant":
-            self._skipped[f"message {info.get('role')}"] += 1
+            self._omissions[f"message {info.get('role')}"] += 1
         elif info.get("summary") is True:
-            text = _said(parts)
+            text = _joined_text(parts)
             self._summary = len(self._history), [{"role": "user", "content": text}] if text else []
             self._segment += 1
         elif info.get("error") and not kinds & {"text", "tool"}:
-            self._skipped["failed request"] += 1
+            self._omissions["failed request"] += 1
         else:
             self._take_answer(info, parts)
 
     def _take_answer(self, info: Record, parts: list[Record]) -> None:
+        """Adds a step for each response of the message: its request ends before it."""
         answers = _by_step(parts)
         for answer in answers:
             self._note_tools(answer)
             reply, results = _answer(answer)
+
+            # The counts of the response, or of the message where it is the only one.
             finish = next((part for part in answer if part.get("type") == "step-finish"), {})
             tokens = finish.get("tokens") or (info.get("tokens") if len(answers) == 1 else None)
+
+            # A request ends with what the model answers.
             if not self._history or self._history[-1]["role"] == "assistant":
-                self.repaired["lost message"] += 1
+                self.repairs["lost message"] += 1
                 self._history.append({"role": "user", "content": LOST_MESSAGE})
+
             messages = list(self._history)
             at, head = self._summary or (0, [])
             parent = len(self.steps) - 1 if self.steps else None
             self.steps.append(
                 Step(
                     messages=messages,
-                    sent=[*head, *messages[at:]] if self._summary else messages,
+                    actual_messages=[*head, *messages[at:]] if self._summary else messages,
                     reply=tuple(reply),
-                    recorded=_recorded(tokens),
+                    usage=_usage(tokens),
                     model=as_text(info.get("modelID")),
-                    branch=self._branches.place(parent),
+                    branch=self._branches.add_step(parent),
                     segment=self._segment,
                     parent=parent,
                     sent_at=_time(info),
@@ -117,15 +125,15 @@ class _Export:
     def _note_tools(self, parts: list[Record]) -> None:
         for part in parts:
             if part.get("type") == "tool":
-                about = self.tools.setdefault(str(part.get("tool")), {"arguments": set()})
-                about["arguments"].update(as_dict(_state(part).get("input")))
+                tool = self.tools.setdefault(str(part.get("tool")), {"arguments": set()})
+                tool["arguments"].update(as_dict(_state(part).get("input")))
                 if _state(part).get("status") not in ("completed", "error"):
-                    self.repaired["call without a result"] += 1
-            elif part.get("type") not in _KNOWN:
-                self._skipped[f"part {part.get('type')}"] += 1
+                    self.repairs["call without a result"] += 1
+            elif part.get("type") not in _PART_TYPES:
+                self._omissions[f"part {part.get('type')}"] += 1
 
 
-_KNOWN = frozenset({"text", "tool", "step-start", "step-finish", "reasoning", "patch", "snapshot", "file"})
+_PART_TYPES = frozenset({"text", "tool", "step-start", "step-finish", "reasoning", "patch", "snapshot", "file"})
 
 
 def _is_sound(part: Any) -> bool:
@@ -138,7 +146,7 @@ def _state(part: Record) -> Record:
     return as_dict(part.get("state"))
 
 
-def _said(parts: list[Record]) -> str:
+def _joined_text(parts: list[Record]) -> str:
     return "".join(part["text"] for part in parts if _is_text(part))
 
 
@@ -168,7 +176,7 @@ def _by_step(parts: list[Record]) -> list[list[Record]]:
 
 
 def _answer(parts: list[Record]) -> tuple[list[Message], list[Message]]:
-    """The assistant's message (none if it said and did nothing) and the results of its calls."""
+    """The assistant's message (none if it holds nothing) and the results of its calls."""
     tools = [part for part in parts if part["type"] == "tool"]
     calls = [
         {
@@ -178,7 +186,7 @@ def _answer(parts: list[Record]) -> tuple[list[Message], list[Message]]:
         }
         for part in tools
     ]
-    text = _said(parts)
+    text = _joined_text(parts)
     if not text and not calls:
         return [], []
     message: Message = {"role": "assistant", "content": text}
@@ -195,22 +203,22 @@ def _arguments(part: Record) -> str:
 def _result(part: Record) -> str:
     state = _state(part)
     key = {"completed": "output", "error": "error"}.get(str(state.get("status")))
-    return str(state.get(key) or "") if key else INTERRUPTED
+    return str(state.get(key) or "") if key else INTERRUPTION
 
 
-def _recorded(tokens: Any) -> Recorded | None:
+def _usage(tokens: Any) -> ReportedUsage | None:
     """`input` is what the cache had no part in; a message without counts has zeros throughout."""
     counts, cache = as_dict(tokens), as_dict(as_dict(tokens).get("cache"))
     fresh = as_count(counts.get("input"))
-    read_, written = as_count(cache.get("read")), as_count(cache.get("write"))
-    prompt = (fresh or 0) + (read_ or 0) + (written or 0)
+    read_, write = as_count(cache.get("read")), as_count(cache.get("write"))
+    prompt = (fresh or 0) + (read_ or 0) + (write or 0)
     if fresh is None or not prompt:
         return None
-    return Recorded(prompt, read_, written, as_count(counts.get("output")))
+    return ReportedUsage(prompt, read_, write, as_count(counts.get("output")))
 
 
 def _time(info: Record) -> str | None:
-    created = as_count(as_dict(info.get("time")).get("created"))
-    if created is None or created > _LAST_MS:
+    milliseconds = as_count(as_dict(info.get("time")).get("created"))
+    if milliseconds is None or milliseconds > _LAST_MS:
         return None
-    return datetime.fromtimestamp(created / 1000, UTC).isoformat().replace("+00:00", "Z")
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat().replace("+00:00", "Z")

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from openmem_hook import __version__
-from openmem_hook.replay.show import amount, change, compared, label, money, name, percent, remarks
+from openmem_hook.replay.show import amount, change, comparison, label, money, name, percent, remarks
 from openmem_hook.replay.summary import Figures
 
 _STYLE = """
@@ -42,7 +42,7 @@ def page(sessions: Sequence[Figures], total: Figures) -> str:
         f"<style>{_STYLE}</style></head><body>",
         f"<h1>What openmem_hook {escape(__version__)} would have done</h1>",
         f'<p class="big">{_headline(sessions, total)}</p>',
-        _table(("", "without", "with openmem", "change"), compared(sessions, total)),
+        _table(("", "without", "with openmem", "change"), comparison(sessions, total)),
         f'<div class="wide">{_table(_EACH, map(_cells, sessions))}</div>',
         *(f"<p><small>{escape(line)}</small></p>" for line in remarks(sessions, total)),
         *(_session(at, one) for at, one in enumerate(sessions)),

@@ -54,20 +54,20 @@ def _word(number: int) -> str:
     return f"`{word}_{number % 97}.{_WORDS[number // 7 % len(_WORDS)]}`"
 
 
-def system_text(prefix_tokens: int, known: str = "") -> str:
-    """The system prompt's share of a front of `prefix_tokens`, starting with what is known of it."""
-    room = int(prefix_tokens * CHARS_PER_TOKEN * SYSTEM_SHARE) - len(known)
-    return f"{known}\n\n{prose(room)}".strip() if room > 0 else known
+def system_text(prefix_tokens: int, instructions: str = "") -> str:
+    """The system prompt's share of a front of `prefix_tokens`, starting with what the transcript holds of it."""
+    room = int(prefix_tokens * CHARS_PER_TOKEN * SYSTEM_SHARE) - len(instructions)
+    return f"{instructions}\n\n{prose(room)}".strip() if room > 0 else instructions
 
 
 def descriptions(names: Iterable[str], chars: int) -> dict[str, str]:
     """A description for each tool, together about `chars` characters."""
-    ordered = list(names)
-    each = chars // max(len(ordered), 1)
-    return {name: prose(each, seed=place + 2) for place, name in enumerate(ordered)}
+    names = list(names)
+    each = chars // max(len(names), 1)
+    return {name: prose(each, seed=place + 2) for place, name in enumerate(names)}
 
 
-def schema(about: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema that admits every call the transcript holds."""
-    properties: dict[str, Any] = {name: {} for name in sorted(about.get("arguments", ()))}
+def schema(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema that admits every call of the tool in the transcript."""
+    properties: dict[str, Any] = {name: {} for name in sorted(tool.get("arguments", ()))}
     return {"type": "object", "properties": properties, "additionalProperties": True}

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from openmem_hook.replay.trial import Row, Sent, Trial
+from openmem_hook.replay.trial import ArmFigures, RequestFigures, Trial
 
 Figures = dict[str, Any]
 
@@ -19,28 +19,35 @@ CLOSE = 0.03
 
 def summary(trial: Trial) -> Figures:
     """The figures of one session; `prompts` has a row a request: tokens without, tokens with, trims."""
-    rows, session = trial.rows, trial.session
+    requests, transcript = trial.requests, trial.transcript
+    hook_ms = [request.hook_s * 1000 for request in requests]
     return {
-        "file": session.path.name,
-        "client": session.client,
-        "models": list(dict.fromkeys(row.model for row in rows)),
-        "requests": len(rows),
-        "trims": sum(row.trims for row in rows),
-        "without": _way([row.without for row in rows]),
-        "with": _way([row.through for row in rows]),
-        "cache_check": _cache_check(rows),
+        "file": transcript.path.name,
+        "client": transcript.client,
+        "models": list(dict.fromkeys(request.model for request in requests)),
+        "requests": len(requests),
+        "trims": sum(request.trims for request in requests),
+        "without": _arm([request.without for request in requests]),
+        "with": _arm([request.through for request in requests]),
+        "cache_check": _cache_check(requests),
         "estimate_error": {
-            "all": _errors(row for row in rows if row.recorded is not None),
-            "as_recorded": _errors(row for row in rows if row.compared),
+            "all": _errors(request for request in requests if request.reported_tokens is not None),
+            "as_recorded": _errors(request for request in requests if request.is_comparable),
         },
-        "hook_ms": _times([row.hook_s * 1000 for row in rows]),
-        "without_price": sorted({row.model for row in rows if row.through.dollars is None}),
-        "counts_recorded": sum(row.recorded is not None for row in rows),
-        "cleared_by_client": trial.cleared,
-        "skipped": dict(session.skipped),
-        "repaired": dict(session.repaired),
-        "prompts": [[round(row.without.tokens), round(row.through.tokens), row.trims] for row in rows],
-        "dollars": [[row.without.dollars, row.through.dollars] for row in rows],
+        "hook_ms": {
+            "median": quantile(hook_ms, 0.5),
+            "p95": quantile(hook_ms, 0.95),
+            "most": max(hook_ms, default=None),
+        },
+        "without_price": sorted({request.model for request in requests if request.through.dollars is None}),
+        "counts_recorded": sum(request.reported_tokens is not None for request in requests),
+        "cleared_by_client": trial.clearings,
+        "skipped": dict(transcript.omissions),
+        "repaired": dict(transcript.repairs),
+        "prompts": [
+            [round(request.without.tokens), round(request.through.tokens), request.trims] for request in requests
+        ],
+        "dollars": [[request.without.dollars, request.through.dollars] for request in requests],
     }
 
 
@@ -56,55 +63,59 @@ def total(sessions: Sequence[Figures]) -> Figures:
     }
 
 
-def _way(sent: Sequence[Sent]) -> Figures:
-    tokens, read = sum(one.tokens for one in sent), sum(one.read for one in sent)
-    faults = [fault for one in sent for fault in one.faults]
+def _arm(requests: Sequence[ArmFigures]) -> Figures:
+    tokens, read = sum(one.tokens for one in requests), sum(one.read for one in requests)
     return {
         "tokens": round(tokens),
-        "largest": round(max((one.tokens for one in sent), default=0)),
-        "bytes": sum(one.bytes for one in sent),
+        "largest": round(max((one.tokens for one in requests), default=0)),
+        "bytes": sum(one.bytes for one in requests),
         "read": round(read),
-        "written": round(sum(one.written for one in sent)),
+        "written": round(sum(one.write for one in requests)),
         "hit_share": _share(read, tokens),
-        "misses": sum(one.missed is True for one in sent),
-        "dollars": _priced(one.dollars for one in sent),
-        "refused": sum(bool(one.faults) for one in sent),
-        "faults": len(faults),
+        "misses": sum(one.is_miss is True for one in requests),
+        "dollars": _sum_prices(one.dollars for one in requests),
+        "refused": sum(bool(one.faults) for one in requests),
+        "faults": sum(len(one.faults) for one in requests),
     }
 
 
-def _sum(ways: Sequence[Figures]) -> Figures:
-    added = {key: sum(way[key] for way in ways) for key in ("tokens", "bytes", "read", "written", "misses", "refused")}
+def _sum(arms: Sequence[Figures]) -> Figures:
+    sums = {key: sum(arm[key] for arm in arms) for key in ("tokens", "bytes", "read", "written", "misses", "refused")}
     return {
-        **added,
-        "largest": max((way["largest"] for way in ways), default=0),
-        "hit_share": _share(added["read"], added["tokens"]),
-        "dollars": _priced(way["dollars"] for way in ways),
+        **sums,
+        "largest": max((arm["largest"] for arm in arms), default=0),
+        "hit_share": _share(sums["read"], sums["tokens"]),
+        "dollars": _sum_prices(arm["dollars"] for arm in arms),
     }
 
 
-def _priced(dollars: Iterable[float | None]) -> float | None:
+def _sum_prices(dollars: Iterable[float | None]) -> float | None:
     """The sum of what has a price; None where nothing has."""
-    known = [one for one in dollars if one is not None]
-    return sum(known) if known else None
+    prices = [one for one in dollars if one is not None]
+    return sum(prices) if prices else None
 
 
-def _cache_check(rows: Sequence[Row]) -> Figures:
+def _cache_check(requests: Sequence[RequestFigures]) -> Figures:
     """The simulated cache against the recorded one, over the requests that have cache counts."""
-    told = [row for row in rows if row.recorded and row.recorded_read is not None]
-    recorded = _share(sum(row.recorded_read or 0 for row in told), sum(row.recorded or 0 for row in told))
-    simulated = _share(sum(row.without.read for row in told), sum(row.without.tokens for row in told))
-    close = None if recorded is None or simulated is None else abs(recorded - simulated) <= CLOSE
-    return {"recorded": recorded, "simulated": simulated, "close": close}
+    with_counts = [one for one in requests if one.reported_tokens and one.reported_read is not None]
+    recorded_share = _share(
+        sum(one.reported_read or 0 for one in with_counts), sum(one.reported_tokens or 0 for one in with_counts)
+    )
+    simulated_share = _share(
+        sum(one.without.read for one in with_counts), sum(one.without.tokens for one in with_counts)
+    )
+    close = (
+        None if recorded_share is None or simulated_share is None else abs(recorded_share - simulated_share) <= CLOSE
+    )
+    return {"recorded": recorded_share, "simulated": simulated_share, "close": close}
 
 
-def _errors(rows: Iterable[Row]) -> Figures:
-    errors = [abs(row.estimate - row.through.tokens) / row.through.tokens for row in rows if row.estimate is not None]
+def _errors(requests: Iterable[RequestFigures]) -> Figures:
+    """How far the plugin's estimates were off, as a share of the prompt."""
+    errors = [
+        abs(one.estimate - one.through.tokens) / one.through.tokens for one in requests if one.estimate is not None
+    ]
     return {"requests": len(errors), "median": quantile(errors, 0.5), "p90": quantile(errors, 0.9)}
-
-
-def _times(found: Sequence[float]) -> Figures:
-    return {"median": quantile(found, 0.5), "p95": quantile(found, 0.95), "most": max(found, default=None)}
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -1,9 +1,9 @@
 """A session sent twice: as the client sent it, and through the plugin into a store that is thrown away.
 
-Both ways go past the simulated provider: its rules, its count and its prompt cache, at the times of the transcript.
-The plugin hears of each request what a provider would report: the recorded count, moved by what the counted sizes of
+Both arms go past the simulated provider: its rules, its count and its prompt cache, at the times of the transcript.
+The plugin hears of each request what a provider would report: the reported count, moved by what the counted sizes of
 the two bodies differ in. So it learns and decides as it would have in the gateway. Without it, the client compacts
-its history by itself, as the transcript tells; with it the whole history goes on, because a client compacts by the
+its history by itself, as the transcript shows; with it the whole history goes on, because a client compacts by the
 count that comes back.
 """
 
@@ -22,234 +22,268 @@ from typing import Any, Self
 import orjson
 
 from openmem_hook import config
-from openmem_hook.compaction.request import Request as Asked
+from openmem_hook.compaction.request import Request
 from openmem_hook.compactor import Compactor, Outcome
-from openmem_hook.config import Settings
 from openmem_hook.formats import adapter_named
 from openmem_hook.formats.usage import Usage
-from openmem_hook.gateway import identity, models
-from openmem_hook.gateway.prices import PriceList, price_list
+from openmem_hook.gateway import models, session
+from openmem_hook.gateway.prices import PriceList, cost_entries, price_list
+from openmem_hook.limits import derive_limits
 from openmem_hook.replay.bodies import requests
 from openmem_hook.replay.provider import check
 from openmem_hook.replay.provider.prompt_cache import AnthropicCache, AutomaticCache, CacheUse
 from openmem_hook.replay.scale import Scale, scale_of
-from openmem_hook.replay.session import Format, Request, Session
+from openmem_hook.replay.transcript import Format, ReplayRequest, Transcript
+from openmem_hook.settings import Settings
 from openmem_hook.store.database import SessionBusyError
 
 TENANT = "local"
-PATIENCE = 20
-"""Times that a session is asked for again while the plugin still writes to it; each is a wait of its own."""
+RETRIES = 20
+"""Times that a request is tried again while the plugin still writes to its session; each waits for a while itself."""
 STEP_S = 10.0
-"""Seconds between two requests of which no time was recorded."""
+"""Seconds between two requests of which the transcript has no time."""
+MISS_SHARE = 0.02
+"""Share of the request before that a cache may leave out without a miss: automatic caches count in steps, and a
+breakpoint may stand a block before the end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """One request one way, in the provider's tokens. `missed`: the cache did not give all that the request before on
-    the branch had sent; None for a branch's first. `dollars` is None without a list price."""
+class ArmFigures:
+    """One request in one arm, in the provider's tokens."""
 
     tokens: float
+    """The whole prompt."""
+
     bytes: int
+    """The body's JSON."""
+
     read: float
-    written: float
-    missed: bool | None
+    """Read from the cache."""
+
+    write: float
+    """Written to the cache, for whatever time."""
+
+    is_miss: bool | None
+    """Whether the cache did not give all that the request before on the branch had sent; None for a branch's first."""
+
     dollars: float | None
+    """Cost of the prompt; None without a list price."""
+
     faults: tuple[str, ...]
+    """The provider's objections."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One request both ways. `recorded` and `recorded_read`: tokens as the transcript has them. `compared`: the
-    plugin sent the client's own history, so that `estimate` can be held against a recorded count."""
+class RequestFigures:
+    """One request in both arms."""
 
     model: str
-    without: Sent
-    through: Sent
-    recorded: int | None
-    recorded_read: int | None
+    without: ArmFigures
+    through: ArmFigures
+
+    reported_tokens: int | None
+    """The prompt as the transcript has it."""
+
+    reported_read: int | None
+    """Of it, what the cache gave, as the transcript has it."""
+
     estimate: float | None
-    compared: bool
+    """The plugin's estimate of the prompt it sent; None where it made none."""
+
+    is_comparable: bool
+    """Whether the plugin sent the client's own history, so that the estimate compares with a reported count."""
+
     trims: int
+
     hook_s: float
+    """Seconds that the plugin took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    session: Session
+    """What came of a transcript."""
+
+    transcript: Transcript
     scale: Scale
-    rows: tuple[Row, ...]
-    cleared: int
+    requests: tuple[RequestFigures, ...]
+
+    clearings: int
     """Requests whose old results the client had cleared silently: what they held is not known."""
 
 
-Seen = Callable[[Request, Mapping[str, Any], Compactor], None]
+Observer = Callable[[ReplayRequest, Mapping[str, Any], Compactor], None]
 """Called after each request: what the client sent, what the plugin made of it, and the plugin as it then is."""
 
 
-def run(session: Session, settings: Mapping[str, object], costs: Mapping[str, Any], seen: Seen) -> Trial:
-    """Replays a session; `settings` as in the gateway's file.
+def run(transcript: Transcript, settings: Mapping[str, object], costs: Mapping[str, Any], observe: Observer) -> Trial:
+    """Replays a transcript; `settings` as in the gateway's file, `costs` is LiteLLM's cost map.
 
     Raises SettingsError, and whatever a compactor raises: nothing fails open here.
     """
     base = config.load({"ttl_days": 0, "deadline_s": 60.0, **settings}, {}).settings
-    scale = scale_of(session)
+    scale = scale_of(transcript)
     with tempfile.TemporaryDirectory(prefix="openmem-replay-") as folder:
-        both = _Both(session, scale, base, costs, Path(folder))
-        asyncio.run(both.run(seen))  # which must return nothing: asyncio writes a task's whole result out, unseen
-        return Trial(session, scale, tuple(both.rows), both.cleared)
+        replay = _Replay(transcript, scale, base, costs, Path(folder))
+        asyncio.run(replay.run(observe))  # which must return nothing: asyncio writes a task's whole result out, unseen
+        return Trial(transcript, scale, tuple(replay.figures), replay.clearings)
 
 
 class _Clock:
-    """The transcript's time, which never runs backwards."""
+    """The transcript's time in seconds since 1970, which never runs backwards."""
 
     def __init__(self) -> None:
         self.now = 0.0
 
-    def at(self, sent_at: str | None) -> float:
+    def move_to(self, sent_at: str | None) -> float:
         try:
-            told = datetime.fromisoformat(sent_at).timestamp() if sent_at else self.now + STEP_S
+            then = datetime.fromisoformat(sent_at).timestamp() if sent_at else self.now + STEP_S
         except ValueError:
-            told = self.now + STEP_S
-        self.now = max(self.now, told)
+            then = self.now + STEP_S
+        self.now = max(self.now, then)
         return self.now
 
 
 @dataclass(slots=True)
-class _Way:
-    """One way to the provider: its cache, and the counted tokens of each request so far."""
+class _Arm:
+    """One way to the provider."""
 
     cache: AnthropicCache | AutomaticCache
-    counted: dict[int, int] = field(default_factory=dict)
+
+    counts: dict[int, int] = field(default_factory=dict)
+    """Counted tokens of each request so far, by its index."""
 
     @classmethod
     def new(cls, fmt: Format) -> Self:
         return cls(AnthropicCache() if fmt == "anthropic" else AutomaticCache())
 
-    def use(self, body: dict[str, Any], fmt: Format, now: float) -> CacheUse:
+    def send(self, body: dict[str, Any], fmt: Format, now: float) -> CacheUse:
         if isinstance(self.cache, AnthropicCache):
             return self.cache.request(body, now)
         return self.cache.request(body, fmt, now)
 
 
-class _Both:
-    """The state of a replay: two ways, one plugin, one clock."""
+class _Replay:
+    """The state of a replay: two arms, one plugin, one clock."""
 
     def __init__(
-        self, session: Session, scale: Scale, settings: Settings, costs: Mapping[str, Any], folder: Path
+        self, transcript: Transcript, scale: Scale, settings: Settings, costs: Mapping[str, Any], folder: Path
     ) -> None:
-        self.session, self.scale, self.settings, self.costs = session, scale, settings, costs
-        self.format = session.format
+        self.transcript, self.scale, self.settings, self.costs = transcript, scale, settings, costs
+        self.format = transcript.format
         self.clock = _Clock()
         self.compactor = Compactor(folder, lambda: self.clock.now)
-        self.without, self.through = _Way.new(session.format), _Way.new(session.format)
-        self.residual = 0.0
-        self.prices: dict[str, PriceList | None] = {}
-        self.rows: list[Row] = []
-        self.cleared = 0
+        self.without, self.through = _Arm.new(transcript.format), _Arm.new(transcript.format)
 
-    async def run(self, seen: Seen) -> None:
+        self.residual = 0.0
+        """What the provider's newest count was more than the scale says of the same body, in its tokens."""
+
+        self.prices: dict[str, PriceList | None] = {}
+        self.figures: list[RequestFigures] = []
+        self.clearings = 0
+
+    async def run(self, observe: Observer) -> None:
         try:
-            for request in requests(self.session, prefix_tokens=self.scale.front):
-                self.rows.append(await self._row(request, seen))
-                self.cleared += not request.sent_known
+            for request in requests(self.transcript, prefix_tokens=self.scale.front):
+                self.figures.append(await self._send(request, observe))
+                self.clearings += not request.step.is_actual_known
         finally:
             self.compactor.close()
 
-    async def _row(self, request: Request, seen: Seen) -> Row:
-        now, call = self.clock.at(request.sent_at), f"replay-{request.index}"
-        begun = time.perf_counter()
-        outcome = await self._outcome(self._asked(request, call))
-        took = time.perf_counter() - begun
-        pending = self.compactor.recorder.open_call(call)
-        out = dict(outcome.body)
-        uses = self.without.use(request.sent_body, self.format, now), self.through.use(out, self.format, now)
-        paid, pays = self._paid(request, *uses)
-        before = self._sent(request, self.without, request.sent_body, uses[0], paid)
-        after = self._sent(request, self.through, out, uses[1], pays)
-        told = Usage(round(after.tokens), None, round(after.read), round(after.written))
+    async def _send(self, request: ReplayRequest, observe: Observer) -> RequestFigures:
+        step = request.step
+
+        # The plugin decides at the transcript's time.
+        now, call_id = self.clock.move_to(step.sent_at), f"replay-{request.index}"
+        start = time.perf_counter()
+        outcome = await self._compact(request, call_id)
+        hook_s = time.perf_counter() - start
+        pending = self.compactor.recorder.open_call(call_id)
+        body = dict(outcome.body)
+
+        # Both bodies go to the provider, each to the cache of its arm.
+        uses = self.without.send(request.actual_body, self.format, now), self.through.send(body, self.format, now)
+        tokens_without, tokens_through = self._count(request, *uses)
+        without = self._arm_figures(request, self.without, request.actual_body, uses[0], tokens_without)
+        through = self._arm_figures(request, self.through, body, uses[1], tokens_through)
+
+        # What the provider reports, the plugin learns from.
+        report = Usage(round(through.tokens), None, round(through.read), round(through.write))
         with suppress(SessionBusyError):  # then the report waits for the next one
-            await self.compactor.record_response(call, told)
-        seen(request, out, self.compactor)
-        recorded = request.recorded
-        return Row(
-            model=request.model,
-            without=before,
-            through=after,
-            recorded=recorded.prompt_tokens if recorded else None,
-            recorded_read=recorded.cache_read if recorded else None,
+            await self.compactor.record_response(call_id, report)
+        observe(request, body, self.compactor)
+
+        is_untouched = outcome.savings is None and not outcome.is_trimmed
+        return RequestFigures(
+            model=step.model,
+            without=without,
+            through=through,
+            reported_tokens=step.usage.prompt_tokens if step.usage else None,
+            reported_read=step.usage.cache_read if step.usage else None,
             estimate=None if pending is None else pending.estimate,
-            compared=recorded is not None and request.sent_known and not request.segment and _untouched(outcome),
+            is_comparable=step.usage is not None and step.is_actual_known and not step.segment and is_untouched,
             trims=sum(event.kind == "trim" for event in outcome.events),
-            hook_s=took,
+            hook_s=hook_s,
         )
 
-    async def _outcome(self, asked: Asked) -> Outcome:
+    async def _compact(self, request: ReplayRequest, call_id: str) -> Outcome:
         """The plugin's answer, with more patience than an agent has: a machine may be busy with other things."""
-        for _ in range(PATIENCE):
-            with suppress(SessionBusyError):
-                return await self.compactor.compact_request(asked)
-        return await self.compactor.compact_request(asked)
-
-    def _asked(self, request: Request, call: str) -> Asked:
         adapter = adapter_named(request.format)
         assert adapter is not None
-        seen = identity.session_of(request.headers, request.body)
-        model = models.read(models.Asked(request.model), None, self.costs)
-        return Asked(
+        identity = session.session_of(request.headers, request.body)
+        model = models.read(models.ModelQuery(request.step.model), None, self.costs)
+        compactor_request = Request(
             adapter=adapter,
             body=request.body,
             tenant=TENANT,
-            session_id=seen.id,
-            agent_thread=seen.agent_thread,
-            agent=seen.agent,
+            session_id=identity.id,
+            agent_thread=identity.agent_thread,
+            agent=identity.agent,
             model=model.name,
             settings=self.settings,
-            limits=config.limits(self.settings, model),
-            call_id=call,
-            may_edit=self.settings.enabled_for(seen.agent),
+            limits=derive_limits(self.settings, model),
+            call_id=call_id,
+            may_edit=self.settings.enabled_for(identity.agent),
         )
+        for _ in range(RETRIES):
+            with suppress(SessionBusyError):
+                return await self.compactor.compact_request(compactor_request)
+        return await self.compactor.compact_request(compactor_request)
 
-    def _paid(self, request: Request, without: CacheUse, through: CacheUse) -> tuple[float, float]:
-        """The provider's count of the request without and with the plugin."""
-        rate = self.scale.rate(request.model)
+    def _count(self, request: ReplayRequest, without: CacheUse, through: CacheUse) -> tuple[float, float]:
+        """The provider's count of the request without and with the plugin, in its tokens."""
+        step = request.step
+        rate = self.scale.rate(step.model)
         own = rate * without.total
-        if request.recorded is not None and request.sent_known:
-            self.residual = request.recorded.prompt_tokens - own
-        pays = max(rate * through.total + self.residual, 1.0)
-        if request.recorded is not None:
-            return float(request.recorded.prompt_tokens), pays
-        return max(own + self.residual, 1.0), pays
 
-    def _sent(self, request: Request, way: _Way, body: dict[str, Any], use: CacheUse, tokens: float) -> Sent:
-        way.counted[request.index] = use.total
+        # What a reported count has beyond the scale, the other arm's body has too, and so have the next ones.
+        if step.usage is not None and step.is_actual_known:
+            self.residual = step.usage.prompt_tokens - own
+        tokens_through = max(rate * through.total + self.residual, 1.0)
+        if step.usage is not None:
+            return float(step.usage.prompt_tokens), tokens_through
+        return max(own + self.residual, 1.0), tokens_through
+
+    def _arm_figures(
+        self, request: ReplayRequest, arm: _Arm, body: dict[str, Any], use: CacheUse, tokens: float
+    ) -> ArmFigures:
+        arm.counts[request.index] = use.total
         scale = tokens / max(use.total, 1)
-        scaled = [scale * part for part in (use.read, use.written_5m, use.written_1h, use.uncached)]
-        prices = self._prices(request.model)
-        return Sent(
+        read, write_5m, write_1h, fresh = (
+            scale * part for part in (use.read, use.written_5m, use.written_1h, use.fresh)
+        )
+        prices = self._prices(request.step.model)
+        parent = request.step.parent
+        return ArmFigures(
             tokens=tokens,
             bytes=len(orjson.dumps(body)),
-            read=scaled[0],
-            written=scaled[1] + scaled[2],
-            missed=_missed(way, request, use),
-            dollars=None if prices is None else prices.cost(*scaled),
+            read=read,
+            write=write_5m + write_1h,
+            is_miss=None if parent is None else use.read < arm.counts[parent] * (1 - MISS_SHARE),
+            dollars=None if prices is None else prices.cost(read, write_5m, write_1h, fresh),
             faults=tuple(check(body, self.format)),
         )
 
     def _prices(self, model: str) -> PriceList | None:
         if model not in self.prices:
-            self.prices[model] = price_list(models.listed(model, self.costs))
+            self.prices[model] = price_list(cost_entries((model,), self.costs))
         return self.prices[model]
-
-
-MISS_SHARE = 0.02
-"""Of the request before: automatic caches count in steps, and a breakpoint may stand a block before the end."""
-
-
-def _missed(way: _Way, request: Request, use: CacheUse) -> bool | None:
-    if request.parent is None:
-        return None
-    return use.read < way.counted[request.parent] * (1 - MISS_SHARE)
-
-
-def _untouched(outcome: Outcome) -> bool:
-    return outcome.savings is None and not outcome.is_trimmed

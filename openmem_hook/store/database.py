@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
 import sqlite3
 import time
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import aiosqlite
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
 BUSY_S = 0.8
 """Seconds to wait for another worker's short transaction; well inside the hook's deadline."""
@@ -32,7 +35,7 @@ DatabaseKind = Literal["catalog", "session"]
 _LOG_PAGES: Mapping[DatabaseKind, int] = {"catalog": 256, "session": 1_000}
 """Pages after which a commit empties the log by itself: that of a session is emptied behind requests before."""
 _SIDE = ("", "-wal", "-shm", "-journal")
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class StoreError(Exception):
@@ -170,7 +173,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def is_damage(error: BaseException) -> bool:
-    return isinstance(error, DamagedError) or _code(error) in _DAMAGED
+    return isinstance(error, DamagedError) or _code(error) in _DAMAGE_CODES
 
 
 def _code(error: BaseException) -> int:
@@ -179,14 +182,14 @@ def _code(error: BaseException) -> int:
     return code & 0xFF if isinstance(code, int) else 0
 
 
-def quarantine(path: Path, damaged: int) -> None:
-    """A damaged database is renamed, never deleted: what is in it may still be wanted. `damaged` is its inode: a
-    file that another worker put in its place meanwhile stays."""
+def quarantine(path: Path, damaged_inode: int) -> None:
+    """A damaged database is renamed, never deleted: what is in it may still be wanted. Only the file with this inode:
+    one that another worker put in its place meanwhile stays."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems lock no folders
             fcntl.flock(folder, fcntl.LOCK_EX)
-        if inode(path) != damaged:
+        if inode(path) != damaged_inode:
             return
         number = 1
         while (damaged_path := path.with_name(f"{path.name}.damaged-{number}")).exists():
@@ -203,3 +206,100 @@ def delete(path: Path) -> None:
     """A database and its side files."""
     for side in _SIDE:
         path.with_name(path.name + side).unlink(missing_ok=True)
+
+
+# --- read-only ----------------------------------------------------------------------------------------------
+
+READ_S = 2.0
+"""Seconds that a reader may use its connection; then what it runs is interrupted."""
+_READ_PRAGMAS = (
+    "PRAGMA query_only = ON",
+    "PRAGMA trusted_schema = OFF",
+    "PRAGMA temp_store = MEMORY",  # no message text in temporary files
+    "PRAGMA cache_size = -8000",  # 8 MB, for as long as one answer takes
+)
+_STEPS = 20_000
+"""SQLite's own instructions between two looks at the clock: less than a millisecond."""
+_ROWS_A_TURN = 64
+"""Rows that aiosqlite fetches in its thread at once where a cursor is iterated over."""
+
+
+class TooSlowError(StoreError):
+    """The reader's time is over."""
+
+
+READ_ERRORS = (sqlite3.Error, StoreError, OSError)
+"""What reading a database may raise."""
+Reader = sqlite3.Connection
+"""What `read_only_blocking` gives: whoever only hands it on need not know SQLite."""
+
+
+def connect_read_only(path: Path, seconds: float) -> sqlite3.Connection:
+    """A connection that can't write and reads one snapshot, so that it never holds up the writer.
+
+    May be used from any thread, one at a time. After so many seconds what it runs is interrupted. Raises
+    FileNotFoundError where there is no database, sqlite3.Error or OSError.
+    """
+    if not path.exists():  # SQLite's own error is the same for a file that may not be read
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    db = sqlite3.connect(uri, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
+    try:
+        interrupt_after(db, seconds)
+        for pragma in _READ_PRAGMAS:
+            db.execute(pragma)
+        db.execute("BEGIN")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def interrupt_after(db: sqlite3.Connection, seconds: float) -> None:
+    """Give a connection so many seconds from now, whatever it was given before."""
+    until = time.monotonic() + seconds
+    db.set_progress_handler(lambda: int(time.monotonic() > until), _STEPS)
+
+
+@contextmanager
+def read_only_blocking(path: Path, seconds: float = READ_S) -> Iterator[sqlite3.Connection]:
+    """`connect_read_only` for a worker thread; closed at the end.
+
+    Raises TooSlowError where the time is over, StoreError for SQLite's other errors, FileNotFoundError or OSError.
+    """
+    try:
+        with closing(connect_read_only(path, seconds)) as db:
+            yield db
+    except sqlite3.Error as error:
+        raise _read_error(error) from None
+
+
+@asynccontextmanager
+async def read_only(path: Path, seconds: float = READ_S) -> AsyncIterator[aiosqlite.Connection]:
+    """`connect_read_only` for the event loop: every statement runs in a thread of this connection's own, which ends
+    with it.
+
+    Raises as `read_only_blocking`.
+    """
+    db = aiosqlite.Connection(partial(connect_read_only, path, seconds), _ROWS_A_TURN)
+    opening = asyncio.ensure_future(db)
+    try:
+        # Shielded: whoever is cancelled meanwhile leaves at once, and what was being opened is closed afterwards.
+        await asyncio.shield(opening)
+        yield db
+    except sqlite3.Error as error:
+        raise _read_error(error) from None
+    finally:
+        if not opening.done():
+            opening.add_done_callback(lambda _: db.stop())
+        elif not opening.cancelled() and opening.exception() is None:
+            await db.interrupt()  # a statement still runs where the caller was cancelled
+            # The thread is told to close the connection and to end before this waits: it does so in any case.
+            if (end := db.stop()) is not None:
+                await end
+
+
+def _read_error(error: sqlite3.Error) -> StoreError:
+    if "interrupted" in str(error):
+        return TooSlowError("the time is over")
+    return StoreError(f"a database can't be read ({error})")

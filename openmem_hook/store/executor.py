@@ -37,7 +37,7 @@ class Executor:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pools: dict[Lane, ThreadPoolExecutor] = {}
-        self._closed = False
+        self._is_closed = False
 
     def start(self, lane: Lane, work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Work that somebody may wait for, from the event loop."""
@@ -91,14 +91,14 @@ class Executor:
     def close(self) -> None:
         """Waits for all work under way. Work that is asked for later raises RuntimeError."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             pools = list(self._pools.values())
         for pool in pools:
             pool.shutdown(wait=True)
 
     def _pool(self, lane: Lane) -> ThreadPoolExecutor:
         with self._lock:
-            if self._closed:
+            if self._is_closed:
                 raise RuntimeError("the store is closed")
             if lane not in self._pools:
                 self._pools[lane] = ThreadPoolExecutor(THREADS[lane], thread_name_prefix=f"openmem-{lane}")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sqlite3
 
+from openmem_hook.store.search.words import runs_on
 from openmem_hook.store.statements import statement
-from openmem_hook.store.words import runs_on
 
 LINE_BITS = 24
 """A line's id is its message's `seq` shifted by these, and its number from 1."""

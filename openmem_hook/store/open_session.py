@@ -52,9 +52,9 @@ def _empty_log(db: sqlite3.Connection) -> bool:
     """Its pages go into the database and its file gets short, so that a store takes little more room while its sessions
     are in use. Where readers come without a pause the log never gets to start anew by itself: once it is long, writers
     wait a moment for it, in which the readers that are there leave and new ones need the log no more."""
-    _, pages, copied = db.execute(CHECKPOINT).fetchone()
+    _, pages, pages_copied = db.execute(CHECKPOINT).fetchone()
     is_long = pages > LOG_PAGES
-    if is_long or pages == copied:
+    if is_long or pages == pages_copied:
         with database.busy_timeout(db, LOG_PATIENCE_S if is_long else 0.0):
             db.execute(TRUNCATE_LOG).fetchall()
     return True
@@ -108,7 +108,7 @@ class OpenSession:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock_in_time(self) -> Iterator[None]:
         """Raises SessionBusyError where the lock can't be had in time."""
         if not self.lock.acquire(timeout=LOCK_S):
             raise SessionBusyError("another request of this session takes too long")
@@ -121,7 +121,7 @@ class OpenSession:
     def in_use(self) -> Iterator[sqlite3.Connection]:
         """With the lock, the database and its state. After an error in it the connection is not trusted. Raises
         sqlite3.Error, OSError, StoreError or SessionBusyError."""
-        with self.locked():
+        with self.lock_in_time():
             db = self.refresh()
             try:
                 yield db

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from openmem_hook.bounded import Bounded
+from openmem_hook.bounded_map import BoundedMap
 from openmem_hook.store.database import SessionBusyError, StoreError
 from openmem_hook.store.database_file import DatabaseFile
 from openmem_hook.store.open_session import LOCK_S, OpenSession
@@ -40,7 +40,7 @@ class Pool:
         self._lock = threading.Lock()
         self._sessions: OrderedDict[tuple[str, str], OpenSession] = OrderedDict()
         self._catalogs: OrderedDict[str, tuple[DatabaseFile, threading.Lock]] = OrderedDict()
-        self._resting_until = Bounded[str, float](RESTING_CATALOGS)
+        self._resting_until = BoundedMap[str, float](RESTING_CATALOGS)
         self.on_catalog_error: Callable[[Exception], None] = lambda _: None
 
     def session_path(self, tenant: str, name: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from openmem_hook import tokens
-from openmem_hook.bounded import Bounded
+from openmem_hook.bounded_map import BoundedMap
 from openmem_hook.store import catalog
 from openmem_hook.store.pool import Pool
 from openmem_hook.tokens import Calibration
@@ -15,7 +15,7 @@ RATES_KEPT = 512
 class Rates:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._rates = Bounded[tuple[str, str], Calibration](RATES_KEPT)
+        self._rates = BoundedMap[tuple[str, str], Calibration](RATES_KEPT)
 
     def in_memory(self, tenant: str, model: str) -> Calibration:
         """The rate that memory knows, else the family's: no file is touched."""

@@ -3,23 +3,22 @@
 The tenant's catalog settles who comes first. A request says there that its session is in use before it reads
 the session's database; a deletion looks there and unlinks the files inside one transaction. So a session is
 either seen to be in use, or gone before it is read. Files that no catalog knows (a crash, a damaged catalog,
-a damaged database that was set aside) go by their own age.
+a damaged database in quarantine) go by their own age.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from openmem_hook.compaction.write import Event
 from openmem_hook.store import catalog, database
-from openmem_hook.store.database import SessionBusyError, StoreError
-from openmem_hook.store.pool import Pool
+from openmem_hook.store.pool import CATALOG_ERRORS, Pool
 
 LOG = logging.getLogger("openmem")
 CHORE = "retention"
@@ -34,11 +33,12 @@ _SESSION_FILE = re.compile(r"([0-9a-f]{16})\.db(-wal|-shm|-journal)?(\.damaged-\
 
 
 @dataclass(slots=True)
-class Folder:
-    """The files of a tenant, found in one look: of each session, and damaged ones that were set aside."""
+class TenantFiles:
+    """The files of a tenant, found in one look."""
 
-    files: dict[str, list[Path]] = field(default_factory=dict)
-    aside: list[Path] = field(default_factory=list)
+    by_session: dict[str, list[Path]] = field(default_factory=dict)
+    quarantine: list[Path] = field(default_factory=list)
+    """Damaged ones that were put away."""
 
 
 class Retention:
@@ -48,7 +48,7 @@ class Retention:
         self._pool = pool
         self._clock = clock
         self._last = float("-inf")
-        self._stopped = threading.Event()
+        self._stop = threading.Event()
 
     def is_due(self, ttl_days: int) -> bool:
         """True when this worker has not looked for an hour; it is taken to look now."""
@@ -60,94 +60,96 @@ class Retention:
 
     def stop(self) -> None:
         """A sweep under way ends after the session it is at."""
-        self._stopped.set()
+        self._stop.set()
 
     def sweep(self, ttl_days: int) -> int:
-        """Delete what is idle for longer than so many days, of all tenants that no other worker swept within the
-        hour. Returns how many sessions went. One tenant's broken store is told of and passed over."""
+        """Deletes what is idle for longer than so many days, of all tenants that no other worker swept within the
+        hour. Returns how many sessions went. One tenant's broken store is logged and passed over."""
         before = self._clock() - ttl_days * DAY_S
-        gone, broken = 0, []
+        count, errors = 0, []
         tenants = _tenants(self._pool.folder)
         for tenant in tenants:
-            if self._stopped.is_set():
+            if self._stop.is_set():
                 break
             try:
-                gone += self._tenant(tenant, before)
-            except (sqlite3.Error, OSError, StoreError, SessionBusyError) as error:
-                broken.append(error)
-        if broken:
-            told = broken[0].strerror if isinstance(broken[0], OSError) else broken[0]
+                count += self._sweep_tenant(tenant, before)
+            except CATALOG_ERRORS as error:
+                errors.append(error)
+        if errors:
+            reason = errors[0].strerror if isinstance(errors[0], OSError) else errors[0]
             LOG.warning(
                 "openmem: retention: %d of %d tenants could not be swept (%s: %s)",
-                *(len(broken), len(tenants), type(broken[0]).__name__, told),
+                *(len(errors), len(tenants), type(errors[0]).__name__, reason),
             )
-        return gone
+        return count
 
-    def _tenant(self, tenant: str, before: float) -> int:
+    def _sweep_tenant(self, tenant: str, before: float) -> int:
         now = self._clock()
         if not self._pool.with_catalog(tenant, lambda db: catalog.begin_chore(db, CHORE, now, EVERY_S)):
             return 0
-        folder = _files(self._pool.folder / tenant)
-        gone = self._idle(tenant, before, folder.files) + self._unknown(tenant, before, folder.files)
-        for path in folder.aside:
+        files = _files_of(self._pool.folder / tenant)
+        count = self._delete_idle(tenant, before, files) + self._delete_unknown(tenant, before, files)
+        for path in files.quarantine:
             if _newest([path]) < before:
                 path.unlink(missing_ok=True)
         self._pool.with_catalog(tenant, lambda db: catalog.prune_events(db, before))
-        if gone:
-            told = Event("expired", {"sessions": gone})
-            self._pool.with_catalog(tenant, lambda db: catalog.record(db, "", [told], now))
-        return gone
+        if count:
+            event = Event("expired", {"sessions": count})
+            self._pool.with_catalog(tenant, lambda db: catalog.record(db, "", [event], now))
+        return count
 
-    def _idle(self, tenant: str, before: float, files: Mapping[str, list[Path]]) -> int:
+    def _delete_idle(self, tenant: str, before: float, files: TenantFiles) -> int:
         """Sessions that the catalog calls idle; one in use is passed over."""
-        gone, passed = 0, set[str]()
-        while not self._stopped.is_set():
-            limit = BATCH + len(passed)
-            found = self._pool.with_catalog(tenant, lambda db, limit=limit: catalog.idle(db, before, limit))  # type: ignore[misc]
-            batch = [name for name in found if name not in passed]
+        count, in_use = 0, set[str]()
+        while not self._stop.is_set():
+            idle = partial(catalog.idle, before=before, limit=BATCH + len(in_use))
+            batch = [name for name in self._pool.with_catalog(tenant, idle) if name not in in_use]
             if not batch:
                 break
-            deleted = {name for name in batch if self._delete(tenant, name, before, files.get(name, ()))}
-            gone += len(deleted)
-            passed |= set(batch) - deleted
-            self._stopped.wait(PAUSE_S)
-        return gone
+            deletions = {name: self._delete(tenant, name, before, files) for name in batch}
+            count += sum(deletions.values())
+            in_use |= {name for name, is_deleted in deletions.items() if not is_deleted}
+            self._stop.wait(PAUSE_S)
+        return count
 
-    def _unknown(self, tenant: str, before: float, files: Mapping[str, list[Path]]) -> int:
-        """Sessions that have files but no row."""
-        known = self._pool.with_catalog(tenant, catalog.names)
-        old = [name for name, paths in files.items() if name not in known and 0 < _newest(paths) < before]
-        return sum(not self._stopped.is_set() and self._delete(tenant, name, before, files[name]) for name in old)
+    def _delete_unknown(self, tenant: str, before: float, files: TenantFiles) -> int:
+        """Sessions that have files but no row: a crash, a catalog that was lost."""
+        names = self._pool.with_catalog(tenant, catalog.names)
+        unknown = {name: _newest(paths) for name, paths in files.by_session.items() if name not in names}
+        old = [name for name, newest in unknown.items() if 0 < newest < before]
+        return sum(not self._stop.is_set() and self._delete(tenant, name, before, files) for name in old)
 
-    def _delete(self, tenant: str, name: str, before: float, files: Iterable[Path]) -> bool:
-        live = self._pool.peek(tenant, name)
-        if live is not None and not live.lock.acquire(blocking=False):
+    def _delete(self, tenant: str, name: str, before: float, files: TenantFiles) -> bool:
+        session = self._pool.peek(tenant, name)
+        if session is not None and not session.lock.acquire(blocking=False):
             return False
+        path, paths = self._pool.session_path(tenant, name), files.by_session.get(name, ())
         try:
-            erase = lambda: _erase(self._pool.session_path(tenant, name), files)  # noqa: E731
-            gone = self._pool.with_catalog(tenant, lambda db: catalog.forget(db, name, before, erase))
-            if gone and live is not None:
-                self._pool.drop(live)
+            is_deleted = self._pool.with_catalog(
+                tenant, lambda db: catalog.forget(db, name, before, lambda: _erase(path, paths))
+            )
+            if is_deleted and session is not None:
+                self._pool.drop(session)
         finally:
-            if live is not None:
-                live.lock.release()
-        return gone
+            if session is not None:
+                session.lock.release()
+        return is_deleted
 
 
 def _tenants(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if _TENANT.fullmatch(p.name)) if folder.is_dir() else []
 
 
-def _files(tenant: Path) -> Folder:
-    found = Folder(aside=list(tenant.glob("catalog.db.damaged-*")))
+def _files_of(tenant: Path) -> TenantFiles:
+    files = TenantFiles(quarantine=list(tenant.glob("catalog.db.damaged-*")))
     for path in (tenant / "sessions").glob("*.db*"):
-        named = _SESSION_FILE.fullmatch(path.name)
-        if named is None:
+        match = _SESSION_FILE.fullmatch(path.name)
+        if match is None:
             continue
-        found.files.setdefault(named[1], []).append(path)
-        if named[3]:
-            found.aside.append(path)
-    return found
+        files.by_session.setdefault(match[1], []).append(path)
+        if match[3]:
+            files.quarantine.append(path)
+    return files
 
 
 def _newest(paths: Iterable[Path]) -> float:

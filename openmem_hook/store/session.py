@@ -91,8 +91,8 @@ def _as_stored(text: str) -> str | bytes:
     return text
 
 
-def _as_text(stored: str | bytes) -> str:
-    return stored if isinstance(stored, str) else stored.decode("utf-8", "surrogatepass")
+def _as_text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "surrogatepass")
 
 
 # --- claim ------------------------------------------------------------------------------------------------
@@ -113,15 +113,17 @@ class Claim:
     """False where the full-text index holds less than the messages."""
 
 
-def claim(db: sqlite3.Connection, state: SessionState, seen: int, write: Write, handshake: Handshake) -> Claim:
-    """Writes a decision, in one immediate transaction, unless the database is no longer the version that was `seen`.
+def claim(
+    db: sqlite3.Connection, state: SessionState, loaded_version: int, write: Write, handshake: Handshake
+) -> Claim:
+    """Writes a decision, in one immediate transaction, unless the database is no longer the version that it was loaded at.
 
     Raises sqlite3.Error; then nothing was written. The two-party commit is drawn in `handshake`.
     """
     try:
         with database.transaction(db):
             # Whoever comes second adopts: the decision was made from a state that is no longer the newest.
-            if version(db) != seen:
+            if version(db) != loaded_version:
                 return Claim("lost", state, write.thread)
             thread = _write_thread(db, write)
             _write_rows(db, write, thread)
@@ -158,7 +160,7 @@ def _retract(db: sqlite3.Connection, state: SessionState, write: Write) -> None:
     with database.transaction(db):
         db.executemany(ABANDON_EDIT, [_edit_values(edit.row()) for edit, earlier in before if earlier is None])
         db.executemany(RESTORE_EDIT, [_edit_values(earlier.row()) for _, earlier in before if earlier is not None])
-        db.executemany(SHOW_RECORD, [(key,) for key in (*(row.key for row in write.rows), *write.hidden)])
+        db.executemany(SHOW_RECORD, [(key,) for key in (*(row.key for row in write.rows), *write.hidden_keys)])
         db.execute(DELETE_EVENTS_OF_DECISION, {"now": write.now})
 
 
@@ -226,10 +228,10 @@ def _edit_values(row: EditRow) -> dict[str, Any]:
 
 
 def _write_context(db: sqlite3.Connection, write: Write, thread: Thread) -> None:
-    for value, keys in ((0, write.hidden), (1, write.shown)):
+    for value, keys in ((0, write.hidden_keys), (1, write.shown_keys)):
         db.executemany(SET_IN_CONTEXT, [{"value": value, "key": key, "agent": thread.agent} for key in keys])
-    for replaced in write.replaced_threads:
-        db.execute(HIDE_THREAD, (replaced,))
+    for number in write.replaced_threads:
+        db.execute(HIDE_THREAD, (number,))
 
 
 def _write_events(db: sqlite3.Connection, events: Iterable[Event], now: float) -> None:
@@ -252,7 +254,7 @@ def record_usage(db: sqlite3.Connection, usage: UsageWrite) -> bool:
     with database.transaction(db):
         if not db.execute(INSERT_REPORT, values).rowcount:
             return False
-        db.executemany(SET_RECORD_TOKENS, [{"tokens": tokens, "key": key} for key, tokens in usage.measured])
+        db.executemany(SET_RECORD_TOKENS, [{"tokens": tokens, "key": key} for key, tokens in usage.row_tokens])
         if usage.offset is not None:
             db.execute(SET_THREAD_OFFSET, {"offset": usage.offset, "id": usage.thread})
         _write_events(db, [usage.event], usage.now)
@@ -274,8 +276,8 @@ def pack(body: bytes, text: str) -> bytes:
     return packer.compress(body) + packer.flush()
 
 
-def unpack(packed: bytes, text: str) -> bytes:
+def unpack(data: bytes, text: str) -> bytes:
     """What `pack` was given; needs the very text it was given."""
     words = text.encode("utf-8", "surrogatepass")[-DICTIONARY_BYTES:]
     unpacker = zlib.decompressobj(-15, words)
-    return unpacker.decompress(packed) + unpacker.flush()
+    return unpacker.decompress(data) + unpacker.flush()

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openmem_hook.bounded import Bounded
+from openmem_hook.bounded_map import BoundedMap
 from openmem_hook.compaction.active import find_active_edits
-from openmem_hook.compaction.decision import Decided, Decision, Replayed
+from openmem_hook.compaction.decision import Decision, Replay, ThreadDecision
 from openmem_hook.compaction.draft import Inputs
 from openmem_hook.compaction.edits import Edits
 from openmem_hook.compaction.record import visible_cut
@@ -40,7 +40,7 @@ TOUCH_S = 60.0
 """Seconds after which a request renews its session's last-seen time."""
 TOUCHES = 2_048
 """Sessions whose last renewal is remembered."""
-UNTHREADED = 2_048
+OUTSIDE_THREADS = 2_048
 """Requests remembered that were part of no thread: the talk without tools that one of them begins has no note."""
 
 
@@ -83,7 +83,7 @@ class RequestContext:
 
         Raises sqlite3.Error, or NotWaitedForError where the request was sent without it.
         """
-        if not isinstance(decision, Decided) or self.session is None or self.db is None:
+        if not isinstance(decision, ThreadDecision) or self.session is None or self.db is None:
             return True
         session, write = self.session, decision.write
         self.thread = write.thread
@@ -104,9 +104,9 @@ class RequestContext:
 
     def remember_sent(self, decision: Decision) -> None:
         """The request goes out although the store couldn't take it: its messages are raw, or short, for good."""
-        if isinstance(decision, Replayed) and self.session is not None:
-            measured = self.session.state.measured
-            self.session.sent_unstored.update([key for key in decision.draft.history.keys if key not in measured])
+        if isinstance(decision, Replay) and self.session is not None:
+            row_tokens = self.session.state.row_tokens
+            self.session.sent_unstored.update([key for key in decision.draft.history.keys if key not in row_tokens])
 
 
 class Store:
@@ -119,8 +119,8 @@ class Store:
         self.executor = Executor()
         self.retention = Retention(self.pool, clock)
         self.sweeping: asyncio.Future[int] | None = None
-        self._touched_at = Bounded[tuple[str, str], float](TOUCHES)
-        self._unthreaded = Bounded[tuple[str, bytes], None](UNTHREADED)
+        self._touched_at = BoundedMap[tuple[str, str], float](TOUCHES)
+        self._outside_threads = BoundedMap[tuple[str, bytes], None](OUTSIDE_THREADS)
 
     # --- load -------------------------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class Store:
         """Whether this session, or a parent of it, has seen any of the history."""
         if self.pool.session_path(tenant, name).exists():
             session = self.pool.session(tenant, name)
-            with session.locked():
+            with session.lock_in_time():
                 session.refresh()
                 state = session.state
             if any(key in state.owners for key in history.keys[history.lead :]):
@@ -186,8 +186,8 @@ class Store:
             return find_active_edits(history, state.edits, state.followers, state.row_keys)[1].trim is not None
         if not self.pool.catalog_path(tenant).exists():
             return False
-        found = self.pool.try_catalog(tenant, lambda db: catalog.find_anchor(db, history.chain, name), None)
-        return found is not None
+        match = self.pool.try_catalog(tenant, lambda db: catalog.find_anchor(db, history.chain, name), None)
+        return match is not None
 
     def _adopt(self, session: OpenSession, history: History, thread_label: str) -> None:
         """A history that is new to this session may be a fork of another of the tenant: its edits carry over. A parent
@@ -242,11 +242,11 @@ class Store:
 
     def remember_unthreaded(self, request: Request, history: History) -> None:
         if not history.has_tools:
-            self._unthreaded.put((request.tenant, history.keys[-1]), None)
+            self._outside_threads.put((request.tenant, history.keys[-1]), None)
 
     def was_unthreaded(self, request: Request, history: History) -> bool:
         """Whether the history goes on from a request that was part of no thread."""
-        return any((request.tenant, key) in self._unthreaded for key in history.keys)
+        return any((request.tenant, key) in self._outside_threads for key in history.keys)
 
     # --- behind requests --------------------------------------------------------------------------------------
 

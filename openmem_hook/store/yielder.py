@@ -20,18 +20,18 @@ class Yielder:
 
     def __init__(self, every_s: float = REQUEST_S) -> None:
         self._every_s = self._rest_s = every_s
-        self._due, self._worked = time.perf_counter() + every_s, time.thread_time()
+        self._due, self._work_s = time.perf_counter() + every_s, time.thread_time()
 
     def __call__(self) -> None:
         now = time.perf_counter()
         if now < self._due:
             return
         # Only this thread's own work counts: the time may have gone by while others ran.
-        left = self._rest_s - (time.thread_time() - self._worked)
-        if left > 0:
-            self._due = now + left
+        rest = self._rest_s - (time.thread_time() - self._work_s)
+        if rest > 0:
+            self._due = now + rest
             return
         time.sleep(0.000_05)
         back = time.perf_counter()
         self._rest_s = max(self._every_s, WORK_SHARE * (back - now))
-        self._due, self._worked = back + self._rest_s, time.thread_time()
+        self._due, self._work_s = back + self._rest_s, time.thread_time()

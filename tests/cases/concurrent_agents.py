@@ -22,7 +22,7 @@ from typing import Any
 from openmem_hook import config
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.gateway.watch import Watch
+from openmem_hook.gateway.notices import Notices
 from openmem_hook.store import pool
 from tests.conftest import make_key
 from tests.kit import builders
@@ -51,7 +51,7 @@ def history(agent: int, exchanges: int) -> list[Json]:
 
 def new_hook(state_dir: Path) -> ContextHook:
     base = config.load(SETTINGS, {"OPENMEM_STATE_DIR": str(state_dir)})
-    return ContextHook(base, Compactor(state_dir / "context"), Watch())
+    return ContextHook(base, Compactor(state_dir / "context"), Notices())
 
 
 def run_agents(state_dir: Path, sessions: int, exchanges: int, seconds: float) -> Measurements:
@@ -99,7 +99,7 @@ def _work(pipe: Connection, state_dir: Path, process: int, sessions: int, exchan
     pipe.send("ready")
     pipe.recv()
     seen = asyncio.run(_all(hook, bodies, sessions, seconds))
-    seen.failures = [str(event.data) for _, event in hook.watch.taken()]
+    seen.failures = [str(event.data) for _, event in hook.notices.take_events()]
     hook.compactor.close()
     pipe.send(seen)
 

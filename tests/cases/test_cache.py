@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from openmem_hook import config
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.gateway.watch import Watch
+from openmem_hook.gateway.notices import Notices
 from openmem_hook.replay.provider.breakpoints import Breakpoint, breakpoints
 from openmem_hook.replay.provider.prompt_cache import AnthropicCache
 from tests.conftest import make_key
@@ -26,7 +26,7 @@ from tests.kit import builders as a
 from tests.kit.builders import FORMATS, Format, Json, chat, responses, session
 from tests.kit.filler import listing, prose
 from tests.kit.histories import bodies, randoms
-from tests.kit.prefix import canonical, check, unmarked
+from tests.kit.prefix import canonical, check, without_breakpoints
 
 SMALL = "trim_at_tokens=4000,compress_over_tokens=0"
 NewHook = Callable[..., ContextHook]
@@ -56,7 +56,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContextHook]:
     """One hook for hundreds of small sessions."""
     state = tmp_path_factory.mktemp("cache")
     base = config.load({"compress_over_tokens": 0, "deadline_s": 60}, {"OPENMEM_STATE_DIR": str(state)})
-    hook = ContextHook(base, Compactor(state / "context"), Watch())
+    hook = ContextHook(base, Compactor(state / "context"), Notices())
     yield hook
     hook.compactor.close()
 
@@ -78,7 +78,7 @@ def spots(body: Json) -> list[Json]:
 
 def scattered(body: Json, rng: Random) -> Json:
     """The body with none to four breakpoints anywhere, one-hour ones first."""
-    made = copy.deepcopy(unmarked(body))
+    made = copy.deepcopy(without_breakpoints(body))
     count = rng.randint(0, 4)
     hours = rng.randint(0, count)
     for message in made["messages"]:
@@ -248,7 +248,7 @@ async def test_the_cache_misses_at_a_break_and_not_otherwise(
         use = ours.request(await line.send(body), now)
         assert use.read > 0 or step == 0
         if line.trims() == cuts and step:
-            assert use.uncached == before.uncached or use.uncached < 100
+            assert use.fresh == before.fresh or use.fresh < 100
             lost = before.written_5m if count == 1 else 0
             assert use.written_5m <= max(lost, before.written_5m) + 400, (step, use, before)
         history += parallel(step, width, size=400)

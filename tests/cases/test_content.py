@@ -24,6 +24,8 @@ from openmem_hook.compactor import Compactor, Request
 from openmem_hook.facts import INTERJECTION_PREFIX
 from openmem_hook.formats import anthropic
 from openmem_hook.gateway.hook import ContextHook
+from openmem_hook.limits import ModelFacts, derive_limits
+from openmem_hook.settings import Settings
 from openmem_hook.store import fulltext, names
 from openmem_hook.store.database import transaction
 from openmem_hook.store.session import unpack
@@ -136,7 +138,7 @@ async def test_lone_surrogates_pass_and_are_stored_as_they_came(new_hook: NewHoo
         body = wrap(fmt, words(fmt).user("Look."), *exchange(fmt, "call_1", output, path="\ud83d.py"))
         data = {**body, "proxy_server_request": {"headers": {SESSION_HEADER[fmt]: session}}}
         out = await hook.async_pre_call_hook(key, None, data, CALL_TYPES[fmt])
-        assert hook.watch.failures == 0
+        assert hook.notices.failures == 0
         assert (text_of(output_of(messages_of(out)[-1])) == output) == (output == "ok")
         assert stored(hook, session) == messages_of(body)
 
@@ -738,8 +740,8 @@ async def test_results_after_a_compaction_are_shortened_whatever_stands_before_i
     messages.append(a.results(a.tool_result("t0", listing(80_000, 0))))
     for n in (1, 2):
         messages += [a.assistant(a.tool_use(f"t{n}")), a.results(a.tool_result(f"t{n}", listing(80_000, n)))]
-    settings = config.Settings(compress_over_tokens=0)
-    limits = config.limits(settings, config.ModelFacts("m", window=80_000, max_output=32_000))
+    settings = Settings(compress_over_tokens=0)
+    limits = derive_limits(settings, ModelFacts("m", window=80_000, max_output=32_000))
     work = Compactor(tmp_path)
     asked = Request(anthropic, a.body(*messages), "user:a", "s", "", "", "m", settings, limits, call_id="c")
     out = await work.compact_request(asked)

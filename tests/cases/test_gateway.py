@@ -14,7 +14,7 @@ import pytest
 from openmem_hook.compaction.wording import NOTE
 from openmem_hook.formats.usage import Usage
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.gateway.reported import reported_usage
+from openmem_hook.gateway.usage import reported_usage
 from tests.conftest import CALL_TYPES, make_key
 from tests.formats.test_usage import USAGES
 from tests.harness.conversation import POINTER, Conversation, messages_of
@@ -121,7 +121,7 @@ async def test_bodies_of_any_shape_pass_without_an_exception(
     hook, data = new_hook(**SMALL), copy.deepcopy(SHAPES[shape])
     out = await hook.async_pre_call_hook(key, None, data, call_type)
     assert isinstance(out, dict)
-    assert hook.watch.failures == 0
+    assert hook.notices.failures == 0
     assert_untouched(data, SHAPES[shape])
     kept = {k: v for k, v in out.items() if k not in ("messages", "input", "system", "instructions")}
     assert kept == {k: v for k, v in data.items() if k in kept}

@@ -24,8 +24,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from openmem_hook.gateway import identity
 from openmem_hook.gateway.hook import ContextHook
+from openmem_hook.gateway.tenant import tenant_of
 from openmem_hook.store import names
 from tests.conftest import CALL_TYPES, make_key
 from tests.gateway.test_identity import ACCOUNT, DEVICE, HOSTILE, ROWS
@@ -60,22 +60,20 @@ async def send(
         **fields,
     }
     out = await hook.async_pre_call_hook(key, None, data, CALL_TYPES[fmt or format_of(body)])
-    assert hook.watch.failures == 0, hook.watch.taken()
+    assert hook.notices.failures == 0, hook.notices.take_events()
     return {k: v for k, v in out.items() if k in body or k in ("system", "instructions")}
 
 
 def stores(hook: ContextHook, key: SimpleNamespace | None = None) -> set[str]:
     """Names of the session databases on disk, of this key's tenant or of all."""
-    folder = names.tenant_folder(identity.tenant_of(key)) if key else "*"
+    folder = names.tenant_folder(tenant_of(key)) if key else "*"
     return {path.stem for path in hook.compactor.store.pool.folder.glob(f"{folder}/sessions/*.db")}
 
 
 def rows(hook: ContextHook, sql: str, key: SimpleNamespace = USER) -> list[tuple[Any, ...]]:
     """Rows of all this key's sessions."""
     found: list[tuple[Any, ...]] = []
-    for path in sorted(
-        hook.compactor.store.pool.folder.glob(f"{names.tenant_folder(identity.tenant_of(key))}/sessions/*.db")
-    ):
+    for path in sorted(hook.compactor.store.pool.folder.glob(f"{names.tenant_folder(tenant_of(key))}/sessions/*.db")):
         db = sqlite3.connect(path)
         found += db.execute(sql).fetchall()
         db.close()
@@ -364,11 +362,11 @@ from tests.conftest import CALL_TYPES, make_key
 from openmem_hook import config
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.gateway.watch import Watch
+from openmem_hook.gateway.notices import Notices
 
 folder, work = sys.argv[1], json.load(sys.stdin)
 base = config.load(work["settings"], {"OPENMEM_STATE_DIR": folder})
-hook = ContextHook(base, Compactor(Path(folder) / "context"), Watch())
+hook = ContextHook(base, Compactor(Path(folder) / "context"), Notices())
 
 async def main():
     for fmt, headers, body in work["requests"]:
@@ -544,7 +542,7 @@ def test_l9_two_keys_with_one_session_id_never_share_a_head_a_row_or_a_file(fmt:
     body = {**data.draw(bodies(fmt, most_turns=3, most_steps=4, size=420)), "model": "claude-sonnet-4-5"}
     session = data.draw(st.sampled_from(["session-1", "session-1", ""]))
     mine, theirs = data.draw(st.sampled_from(list(KEYS.values())))
-    own, foreign = (names.tenant_folder(identity.tenant_of(key)) for key in (mine, theirs))
+    own, foreign = (names.tenant_folder(tenant_of(key)) for key in (mine, theirs))
     with checked_session(**TIGHT) as walk, checked_session(**TIGHT) as alone:
         walk.join(trim_at_tokens=100_000, compress_over_tokens=0, standing_instruction=False)
         for request in growth(body):

@@ -148,7 +148,7 @@ async def test_what_could_not_be_stored_is_sent_whole(new_hook: NewHook, key: An
     monkeypatch.setattr(session_module, "claim", full)
     data = {**body, "proxy_server_request": {"headers": {SESSION_HEADER[fmt]: "one"}}}
     out = await hook.async_pre_call_hook(key, None, data, CALL_TYPES[fmt])
-    assert hook.watch.failures == 1
+    assert hook.notices.failures == 1
     assert_untouched(messages_of(body)[-2:], messages_of(out)[-2:])
     monkeypatch.undo()
     later = await hook.async_pre_call_hook(key, None, data, CALL_TYPES[fmt])
@@ -286,7 +286,7 @@ async def test_a_message_of_20_megabytes_leaves_a_short_log_though_someone_alway
             said = {"proxy_server_request": {"headers": {"x-session-id": "one"}}}
             await hook.async_pre_call_hook(key, None, request | said, "anthropic_messages")
             await asyncio.to_thread(tidied, hook)
-    assert hook.watch.failures == 0
+    assert hook.notices.failures == 0
     assert readers.faults == []
     assert 2**20 < readers.longest < 64 * 2**20
     assert rows(session_file(hook), "SELECT count(*) FROM messages") == [(5,)]
@@ -340,5 +340,5 @@ async def test_nothing_blocks_the_event_loop(new_hook: NewHook, key: Any, fmt: F
             await hook.async_log_success_event({"litellm_call_id": f"call-{number}"}, usage, None, None)
         if hook.compactor.store.sweeping is not None:
             await hook.compactor.store.sweeping
-    assert hook.watch.failures == 0
+    assert hook.notices.failures == 0
     assert rows(session_file(hook), "SELECT count(*) FROM events WHERE kind = 'trim'") != [(0,)]

@@ -17,7 +17,7 @@ from openmem_hook import config
 from openmem_hook.compaction.wording import NOTE
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.gateway.watch import Watch
+from openmem_hook.gateway.notices import Notices
 from tests.conftest import make_key
 from tests.harness.conversation import Conversation, faults, messages_of, pointers
 from tests.kit import builders as a
@@ -110,7 +110,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContextHook]:
     """One hook for hundreds of small sessions."""
     state = tmp_path_factory.mktemp("pairing")
     base = config.load({"compress_over_tokens": 0, "deadline_s": 60}, {"OPENMEM_STATE_DIR": str(state)})
-    hook = ContextHook(base, Compactor(state / "context"), Watch())
+    hook = ContextHook(base, Compactor(state / "context"), Notices())
     yield hook
     hook.compactor.close()
 

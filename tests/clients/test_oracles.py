@@ -55,7 +55,7 @@ class RecordedSession(Session):
         cache = AnthropicCache()
         for n, turn in enumerate(self.told):
             use = cache.request(turn.sent, 0.0)
-            turn.note.update(n=n, cache={"read": use.read, "uncached": use.uncached})
+            turn.note.update(n=n, cache={"read": use.read, "uncached": use.fresh})
 
     def _turn(self, thread: str, asked: list[Any], sent: list[Any]) -> Turn:
         bodies = [

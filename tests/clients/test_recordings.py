@@ -18,8 +18,8 @@ from clients.oracles import goes_on, histories, marks, nameless, pointers, rewri
 from clients.recording import KEPT, MASK, TAG, WORD, Scrubber, filled, traits
 from clients.scenario import PROMPTS
 from clients.session import Row, rows_of
-from openmem_hook.gateway import identity
 from openmem_hook.gateway.hook import ContextHook
+from openmem_hook.gateway.session import agent_of, session_of
 from openmem_hook.replay.provider.counting import prompt_tokens
 from tests.harness.conversation import Conversation, messages_of
 from tests.harness.gateway_process import events
@@ -46,7 +46,7 @@ class Playback:
         for n, request in enumerate(requests):
             headers, body = request["headers"], request["body"]
             thread = self.client.thread(headers)
-            session = identity.session_of(headers, body).id or ""
+            session = session_of(headers, body).id or ""
             talk = threads.setdefault(thread, Conversation(self.hook, session))
             about = {"headers": headers, "url": "http://gateway", "method": "POST"}
             if body.get("tools"):
@@ -99,7 +99,7 @@ async def test_the_client_s_breakpoints_stay_where_it_set_them_but_at_a_trim(pla
 
 async def test_the_agent_is_known_by_its_headers(played: Playback) -> None:
     for request in recording.read(played.client.name).requests:
-        assert identity.agent_of(request["headers"]) == played.client.install.name
+        assert agent_of(request["headers"]) == played.client.install.name
 
 
 async def test_threads_are_told_apart(played: Playback) -> None:

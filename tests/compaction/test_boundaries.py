@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openmem_hook.compaction.boundaries import closed
+from openmem_hook.compaction.boundaries import closed_places
 
 ids = st.lists(st.sampled_from("abcd"), max_size=3).map(tuple)
 
@@ -31,4 +31,4 @@ def by_definition(facts: Sequence[Any]) -> list[bool]:
 
 @given(st.lists(st.builds(SimpleNamespace, calls=ids, answers=ids), max_size=12))
 def test_a_place_is_closed_where_no_call_before_it_is_answered_after_it(facts: list[Any]) -> None:
-    assert closed(facts) == by_definition(facts)
+    assert closed_places(facts) == by_definition(facts)

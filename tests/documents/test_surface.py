@@ -16,6 +16,8 @@ import openmem_hook
 from openmem_hook import config
 from openmem_hook.facts import TRIM_COMMAND
 from openmem_hook.formats import typed
+from openmem_hook.limits import TRIM_AT, TRIM_AT_OF_FAMILY
+from openmem_hook.settings import PER_REQUEST, RULES, Settings
 
 REPO = Path(__file__).parents[2]
 PACKAGE = REPO / "openmem_hook"
@@ -39,13 +41,13 @@ def settings_table() -> dict[str, tuple[str, str]]:
 
 def test_every_setting_is_in_the_table_with_its_environment_variable() -> None:
     told = {key: variable.strip("`") for key, (_, variable) in settings_table().items()}
-    assert told == {key: rule.variable for key, rule in config.RULES.items()}
+    assert told == {key: rule.variable for key, rule in RULES.items()}
 
 
 def test_the_table_has_the_defaults() -> None:
     """Those that are a rule (`trim_at_tokens`, `chars_per_token`, agents) are told in words."""
     for key, (default, _) in settings_table().items():
-        value = None if "." in key else config.Settings.model_fields[key].default
+        value = None if "." in key else Settings.model_fields[key].default
         if value is not None:
             assert default == f"`{str(value).lower() if isinstance(value, bool) else value}`", key
         else:
@@ -54,14 +56,14 @@ def test_the_table_has_the_defaults() -> None:
 
 def test_the_table_has_the_numbers_of_the_trim_rule() -> None:
     told = settings_table()["trim_at_tokens"][0]
-    assert told == f"{config.TRIM_AT_OF_FAMILY['claude-haiku']} for Haiku, else {config.TRIM_AT}"
+    assert told == f"{TRIM_AT_OF_FAMILY['claude-haiku']} for Haiku, else {TRIM_AT}"
 
 
 def test_what_holds_for_the_whole_gateway_is_marked_so() -> None:
     readme = (REPO / "README.md").read_text("utf-8")
     rows = [line for line in readme.splitlines() if line.endswith("Whole gateway only |")]
     marked = {re.findall(r"`([^`]+)`", line)[0] for line in rows}
-    assert marked == set(config.RULES) - set(config.PER_REQUEST)
+    assert marked == set(RULES) - set(PER_REQUEST)
 
 
 def test_the_shipped_file_is_right_and_gives_each_kind_of_model_its_own_limit() -> None:
@@ -92,7 +94,7 @@ def test_every_log_line_is_documented() -> None:
     """Compared by the words that stand fixed in the source."""
     told = re.sub(r"\s+", " ", OPERATIONS)
     for path, text in SOURCES.items():
-        for line in re.findall(r'f?"(openmem: [^"]+)"', text) if path.name in ("watch.py", "retention.py") else ():
+        for line in re.findall(r'f?"(openmem: [^"]+)"', text) if path.name in ("notices.py", "retention.py") else ():
             for words in re.split(r"\{[^}]*\}|%[ds]|\(|\)", line):
                 assert words.strip(" ;") in told, line
 

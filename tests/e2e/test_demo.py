@@ -12,32 +12,43 @@ import pytest
 
 from demo import report
 from demo.chart import HEIGHT, WIDTH, chart
-from demo.session import DETAIL, Sent, Session
-from demo.stored import Found, Stored
+from demo.session import DETAIL, DemoSession, PromptUse
+from demo.store_contents import StoreContents, StoreLine
 
 REPO = Path(__file__).parents[2]
-THROUGH = [Sent(1000, 0), Sent(2000, 1000), Sent(3000, 2000), Sent(1500, 900), Sent(2500, 1500), Sent(1400, 900)]
-DIRECT = [Sent(900 * n, 900 * (n - 1)) for n in range(1, 7)]
-GOOD = Session(THROUGH, DIRECT, [], {"messages": []}, sent_messages=11)
+THROUGH = [
+    PromptUse(1000, 0),
+    PromptUse(2000, 1000),
+    PromptUse(3000, 2000),
+    PromptUse(1500, 900),
+    PromptUse(2500, 1500),
+    PromptUse(1400, 900),
+]
+DIRECT = [PromptUse(900 * n, 900 * (n - 1)) for n in range(1, 7)]
+GOOD = DemoSession(THROUGH, DIRECT, [], {"messages": []}, sent_messages=11)
 TRIM = {"tokens_before": 3100, "messages_left": 4}
 USED = {"hook_ms": 4.0}
-STORED = Stored(Path("s.db"), 11, [TRIM, TRIM], [], [USED] * 6, [Found(DETAIL, 5, 3, "Read", False)])
+STORED = StoreContents(Path("s.db"), 11, [TRIM, TRIM], [], [USED] * 6, [StoreLine(DETAIL, 5, 3, "Read", False)])
 
 BROKEN = {
-    "a refused request": ({"refused": ["no"]}, {}, "accepted all"),
+    "a refused request": ({"refusals": ["no"]}, {}, "accepted all"),
     "a single trim": ({}, {"trims": [TRIM]}, "more than once"),
-    "a prompt over the limit": ({"through": [Sent(3031, 0)]}, {}, "no prompt went over"),
-    "a cache miss without a trim": ({"through": [*THROUGH[:2], Sent(3000, 0), *THROUGH[3:]]}, {}, "missed at trims"),
+    "a prompt over the limit": ({"through": [PromptUse(3031, 0)]}, {}, "no prompt went over"),
+    "a cache miss without a trim": (
+        {"through": [*THROUGH[:2], PromptUse(3000, 0), *THROUGH[3:]]},
+        {},
+        "missed at trims",
+    ),
     "a lost usage record": ({}, {"usage": [USED] * 5}, "one usage record"),
     "a lost message": ({}, {"messages": 10}, "every message is in the store"),
     "a detail that never left": ({"last_body": {"messages": [DETAIL]}}, {}, "not in the last request"),
-    "a detail that was lost": ({}, {"found": []}, "read back"),
-    "a detail still marked as shown": ({}, {"found": [Found(DETAIL, 5, 3, "Read", True)]}, "read back"),
+    "a detail that was lost": ({}, {"matches": []}, "read back"),
+    "a detail still marked as shown": ({}, {"matches": [StoreLine(DETAIL, 5, 3, "Read", True)]}, "read back"),
 }
 
 
-def failed(session: Session, stored: Stored) -> list[str]:
-    return [check.said for check in report.checks(session, stored, trim_at=3000) if not check.good]
+def failed(session: DemoSession, stored: StoreContents) -> list[str]:
+    return [check.claim for check in report.checks(session, stored, trim_at=3000) if not check.holds]
 
 
 def test_a_session_that_went_well_passes_all_checks() -> None:
@@ -50,7 +61,7 @@ def test_each_thing_that_can_fail_is_noticed(session: dict, stored: dict, said: 
 
 
 def test_a_prompt_may_exceed_the_limit_by_what_an_estimate_may_be_off() -> None:
-    slightly_over = replace(GOOD, through=[*THROUGH[:2], Sent(3030, 2000), *THROUGH[3:]])
+    slightly_over = replace(GOOD, through=[*THROUGH[:2], PromptUse(3030, 2000), *THROUGH[3:]])
     assert failed(slightly_over, STORED) == []
 
 

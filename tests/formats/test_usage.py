@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from openmem_hook.formats.usage import Usage, hit_share, read_usage
+from openmem_hook.formats.usage import read_usage
 
 SPLIT = {"ephemeral_5m_input_tokens": 1_000, "ephemeral_1h_input_tokens": 2_000}
 FULL, NO_CACHE = (50_000, 45_000, 3_000), (50_000, None, None)
@@ -94,11 +94,3 @@ def test_every_provider_s_usage_has_one_meaning(shape: str) -> None:
     given, expected = USAGES[shape]
     usage = read_usage(given)
     assert (usage.prompt_tokens, usage.cache_read, usage.cache_write) == expected
-
-
-def test_the_hit_rate_counts_only_what_has_cache_counts() -> None:
-    usages = [read_usage(given) for given, _ in USAGES.values()]
-    with_cache = [expected for _, expected in USAGES.values() if expected[1] is not None]
-    assert hit_share(usages) == sum(read for _, read, _ in with_cache) / sum(whole for whole, _, _ in with_cache)
-    assert hit_share([Usage(prompt_tokens=50_000)]) is None
-    assert hit_share([]) is None

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.replay import Request, read, requests
+from openmem_hook.replay import ReplayRequest, read, requests
 from openmem_hook.store.session import unpack
 from tests.conftest import CALL_TYPES, make_key
 from tests.kit.prefix import broken_at, canonical, check
@@ -26,7 +26,7 @@ SHORT = ("c2b51eb0",)
 pytestmark = pytest.mark.skipif(not FILES, reason=f"no corpus at {CORPUS}")
 
 
-def as_sent(request: Request) -> dict[str, Any]:
+def as_sent(request: ReplayRequest) -> dict[str, Any]:
     """The body as the gateway parsed it: nothing shared with the request before."""
     body: dict[str, Any] = orjson.loads(orjson.dumps(request.body))
     body["litellm_call_id"] = f"call-{request.index}"
@@ -66,9 +66,9 @@ def cuts_of(hook: ContextHook) -> set[str]:
     return {cut.id for session in sessions for cut in session.state.edits.trims.values()}
 
 
-async def report(hook: ContextHook, request: Request, call_id: str) -> None:
-    if request.recorded is not None:
-        usage = {"usage": {"prompt_tokens": request.recorded.prompt_tokens}}
+async def report(hook: ContextHook, request: ReplayRequest, call_id: str) -> None:
+    if request.step.usage is not None:
+        usage = {"usage": {"prompt_tokens": request.step.usage.prompt_tokens}}
         call = {"litellm_call_id": call_id, "call_type": CALL_TYPES[request.format]}
         await hook.async_log_success_event(call, usage, None, None)
 
@@ -101,16 +101,18 @@ async def test_a_recorded_session_stays_legal_stable_and_whole(
         out = sent_on(out, request.body)
         refused += [f"{request.index}: {fault}" for fault in check(out, fmt)]
         cuts = cuts_of(hook)
-        same_client = request.parent is not None and broken_at(bodies[request.parent], request.body, fmt) is None
-        if same_client and cuts == known_cuts and request.parent is not None:
-            at = broken_at(outs[request.parent], out, fmt)
+        same_client = (
+            request.step.parent is not None and broken_at(bodies[request.step.parent], request.body, fmt) is None
+        )
+        if same_client and cuts == known_cuts and request.step.parent is not None:
+            at = broken_at(outs[request.step.parent], out, fmt)
             broken += [] if at is None else [f"{request.index} at block {at}"]
         outs[request.index], bodies[request.index], known_cuts = out, request.body, cuts
         sent_by_client |= Counter(map(normally, request.messages))
         await report(hook, request, body["litellm_call_id"])
     assert refused == []
     assert broken == []
-    assert hook.watch.failures == 0
+    assert hook.notices.failures == 0
     kept = Counter(stored(state_dir))
     assert sent_by_client - kept == Counter(), "a message can't be read back"
     assert kept - sent_by_client == Counter(), "a message was stored twice"

@@ -19,7 +19,8 @@ from openmem_hook import compactor, config, recorder, tokens
 from openmem_hook.compaction import decision, estimate, pipeline, record
 from openmem_hook.formats import breakpoints
 from openmem_hook.formats.decode import decode
-from openmem_hook.gateway import identity, models
+from openmem_hook.gateway import client_values, models
+from openmem_hook.gateway import session as gateway_session
 from openmem_hook.store import catalog, database, executor, fulltext, names
 from openmem_hook.store import session as session_module
 from openmem_hook.store import store as store_module
@@ -135,10 +136,10 @@ async def test_every_error_of_sqlite_at_every_stage_lets_requests_through(
     with failing(name, stage):
         await client.go_on(2)
         assert client.trimmed
-        assert client.hook.watch.failures == 2
+        assert client.hook.notices.failures == 2
     await client.go_on(3)
     assert client.trimmed
-    assert client.hook.watch.failures == 2
+    assert client.hook.notices.failures == 2
     store.assert_sound()
 
 
@@ -216,8 +217,8 @@ BEFORE_MEMORY: list[tuple[Any, str]] = [
     (decision, "finish"),
     (pipeline, "place"),
     (names, "session_name"),
-    (identity, "session_of"),
-    (identity, "headers_of"),
+    (gateway_session, "session_of"),
+    (client_values, "headers_of"),
     (models, "facts_for"),
     (config, "resolve"),
 ]
@@ -304,7 +305,7 @@ async def test_a_failure_after_the_commit_sends_the_bytes_that_were_committed(
         await client.go_on(breaks=True)
     assert client.trimmed
     assert store.rows("SELECT count(*) FROM edits WHERE kind = 'cut'") == [(1,)]
-    assert hook.watch.failures == 1
+    assert hook.notices.failures == 1
     await client.go_on(2)
     await client.report()
     assert store.rows("SELECT count(*) FROM events WHERE kind = 'usage'") == [(1,)]
@@ -322,7 +323,7 @@ async def test_a_body_that_can_not_be_built_is_not_recorded_as_sent(
         await client.go_on()
     assert not client.trimmed
     assert store.rows("SELECT count(*) FROM edits WHERE kind = 'cut'") == [(0,)]
-    assert hook.watch.failures == 1
+    assert hook.notices.failures == 1
     await client.go_on(breaks=True)
     assert client.trimmed
 
@@ -394,7 +395,7 @@ async def test_a_commit_that_comes_soon_after_the_deadline_is_waited_for(
     with slow(1.0, "COMMIT"), client.in_a_hurry():
         await client.go_on(breaks=True)
     assert client.trimmed
-    assert client.hook.watch.failures == 0
+    assert client.hook.notices.failures == 0
 
 
 async def test_a_large_history_that_is_not_stored_in_time_is_there_the_next_time(
@@ -408,7 +409,7 @@ async def test_a_large_history_that_is_not_stored_in_time_is_there_the_next_time
         await client.go_on()
         await settled(client)
     assert len(store.kept()) == len(messages_of(client.requests[client.at - 1]))
-    assert client.hook.watch.failures == 1
+    assert client.hook.notices.failures == 1
 
 
 async def test_a_store_that_hangs_holds_up_no_other_session_beyond_its_deadline(
@@ -478,7 +479,7 @@ async def test_the_event_loop_is_never_held_for_long_while_the_store_is_slow(
             gaps.append(await longest_gap(hook.async_pre_call_hook(make_key(), None, body, "anthropic_messages")))
             if gaps[-1] < 0.02:
                 break
-    assert hook.watch.failures == len(gaps)
+    assert hook.notices.failures == len(gaps)
     assert min(gaps) < 0.02
 
 
@@ -512,7 +513,7 @@ async def test_cancellation_is_raised_again_and_leaves_a_whole_store(
         with pytest.raises(asyncio.CancelledError):
             await sending
         await settled(client)
-    assert client.hook.watch.failures == 0
+    assert client.hook.notices.failures == 0
     assert len(store.kept()) == (before if stage == "BEGIN IMMEDIATE" else before + 2)
     await client.go_on(2, breaks=True)
     assert client.trimmed

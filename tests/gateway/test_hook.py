@@ -26,7 +26,7 @@ from openmem_hook import compactor, config
 from openmem_hook.compaction.wording import NOTE
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.gateway.watch import EVERY_S, Watch
+from openmem_hook.gateway.notices import EVERY_S, Notices
 from openmem_hook.store import names
 from openmem_hook.store import session as session_module
 from openmem_hook.store import store as store_module
@@ -98,7 +98,7 @@ async def test_later_versions_may_pass_more_and_name_their_arguments(new_hook) -
     await hook.async_log_success_event(
         kwargs={"litellm_call_id": "call"}, response_obj={}, start_time=0, end_time=0, later=1
     )
-    assert hook.watch.failures == 0
+    assert hook.notices.failures == 0
 
 
 class Call(str, enum.Enum):  # noqa: UP042 - as the gateway's own
@@ -130,7 +130,7 @@ async def test_other_calls_come_back_as_the_very_object(new_hook, state_dir, cal
         before = copy.deepcopy(made)
         assert await asked(hook, made, call_type) is made
         assert made == before
-    assert hook.watch.failures == 0
+    assert hook.notices.failures == 0
     assert not state_dir.exists()
 
 
@@ -150,7 +150,7 @@ async def test_bodies_without_a_conversation_come_back_as_the_very_object(new_ho
         if isinstance(made, dict) and call_type == "anthropic_messages":
             made = {**made, "max_tokens": 5} if "messages" not in made else made
         assert await asked(hook, made, call_type) is made, made
-    assert hook.watch.failures == 0
+    assert hook.notices.failures == 0
 
 
 # --- bodies of any shape ------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def odd_hook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContextHook]:
     """One for all examples: each is a session of its own."""
     folder = tmp_path_factory.mktemp("odd")
     base = config.load(TIGHT, {"OPENMEM_STATE_DIR": str(folder), "HOME": str(folder)})
-    hook = ContextHook(base, Compactor(folder / "context"), Watch())
+    hook = ContextHook(base, Compactor(folder / "context"), Notices())
     yield hook
     hook.compactor.close()
 
@@ -201,7 +201,7 @@ def test_no_shape_of_messages_makes_the_hook_fail(fmt: Format, messages: list[An
         return [repr(sent(out, made)) for out in outs]
 
     one, two = asyncio.run(run())
-    assert hook.watch.failures == 0, hook.watch.taken()
+    assert hook.notices.failures == 0, hook.notices.take_events()
     assert one == two
     assert repr(made) == before
 
@@ -241,7 +241,7 @@ async def test_any_value_goes_through_the_same_each_time(new_hook, fmt: Format, 
         ]
         assert messages_of(outs[0])[-1] is messages_of(held)[-1]
         assert repr(outs[0].get("messages")) == repr(outs[1].get("messages")) == repr(outs[2].get("messages"))
-    assert hook.watch.failures == 0, hook.watch.taken()
+    assert hook.notices.failures == 0, hook.notices.take_events()
 
 
 def arguments_of(fmt: Format, value: Any) -> Json:
@@ -287,7 +287,7 @@ async def test_a_huge_number_in_a_head_is_sent_as_it_came(new_hook, state_dir) -
         out = await asked(hook, from_gateway(request, "anthropic", "s", f"call {n}"), "anthropic_messages")
     assert len(messages_of(out)) < len(messages_of(request))
     assert [block for block in messages_of(out)[0]["content"] if block["text"] == "The task."] == [odd]
-    assert hook.watch.failures == 0
+    assert hook.notices.failures == 0
 
 
 # --- responses ----------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ async def test_events_in_any_number_and_order_make_one_record(new_hook, state_di
             await event(kwargs, response, None, None)
     await asyncio.gather(*(answered(client.hook, "session-1-2", {"prompt_tokens": 9}) for _ in range(5)))
     assert [one["prompt_tokens"] for one in usages(store)] == [1000, 1001, 1002]
-    assert client.hook.watch.failures == 0
+    assert client.hook.notices.failures == 0
 
 
 async def test_events_without_a_request_of_ours_record_nothing(new_hook, state_dir, caplog) -> None:
@@ -384,7 +384,7 @@ async def test_a_response_that_could_not_be_recorded_is_told_and_harms_nothing(n
     await client.go_on(2)
     with a_file_in_the_place_of(store.context):
         await client.report(800)
-    assert client.hook.watch.failures == 0, "no request failed"
+    assert client.hook.notices.failures == 0, "no request failed"
     assert [r.message for r in caplog.records if "a response" in r.message] == [
         "openmem: a response was not recorded (NotADirectoryError: Not a directory)"
     ]
@@ -430,7 +430,7 @@ def quiet_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFix
 async def test_one_line_a_minute_says_what_is_wrong(new_hook, quiet_log, monkeypatch) -> None:
     now = [100.0]
     hook = new_hook(**TIGHT)
-    hook.watch = Watch(lambda: now[0])
+    hook.notices = Notices(lambda: now[0])
     client = Client(hook, "chat")
     monkeypatch.setattr(compactor, "decide", lambda *_: 1 / 0)
     await client.go_on(3)
@@ -467,7 +467,7 @@ async def test_no_word_of_a_message_no_key_and_no_id_is_logged_or_kept_in_an_eve
         patch.setattr(session_module, "add_events", fail)
         await answered(hook, f"{SECRET} 2", {"prompt_tokens": 5})
     await answered(hook, f"{SECRET} 1", {"prompt_tokens": 5})
-    assert hook.watch.failures == 1
+    assert hook.notices.failures == 1
     assert quiet_log.records
     assert SECRET not in quiet_log.text
     assert SECRET not in str(catalog_events(store, tenant=f"user:user {SECRET}"))

@@ -10,19 +10,10 @@ from typing import Any
 
 import pytest
 
-from openmem_hook.gateway.identity import (
-    LONGEST_ID,
-    Authentication,
-    Session,
-    agent_of,
-    authentication_of,
-    call_id_of,
-    headers_of,
-    passthrough_session,
-    said,
-    session_of,
-    tenant_of,
-)
+from openmem_hook.gateway.client_values import LONGEST_ID, client_value, headers_of
+from openmem_hook.gateway.request import call_id_of
+from openmem_hook.gateway.session import SessionIdentity, agent_of, passthrough_session, session_of
+from openmem_hook.gateway.tenant import Authentication, authentication_of, tenant_of
 from openmem_hook.store.names import session_name, tenant_folder
 
 SESSION = "0f2ad9a4-3e7b-4c55-9d3a-2b1c64c0aa01"
@@ -212,7 +203,6 @@ ROWS: dict[str, tuple[dict[Any, Any], dict[str, Any], str | None, str]] = {
 def test_a_session_id_is_found_where_the_client_said_it(headers, body, expected, thread) -> None:
     found = session_of(headers, body, None)
     assert (found.id, found.agent_thread) == (expected, thread)
-    assert bool(found.source) is (expected is not None)
     assert "canary" not in repr(found)
 
 
@@ -235,7 +225,7 @@ ONE_SOURCE = {
 @pytest.mark.parametrize("empty", ["", "  ", "null", "NULL", "undefined", "None", b"", b"null", None, 5, True])
 @pytest.mark.parametrize("name", [next(iter(headers)) for headers, _ in ONE_SOURCE.values()])
 def test_an_empty_header_says_nothing_and_the_next_source_counts(name, empty) -> None:
-    assert session_of({name: empty}, {}) == Session(None, "", agent_of({name: empty}), "")
+    assert session_of({name: empty}, {}) == SessionIdentity(None, "", agent_of({name: empty}))
     assert session_of({name: empty}, {"prompt_cache_key": SESSION}).id == SESSION
 
 
@@ -248,7 +238,7 @@ def test_an_empty_value_in_the_body_says_nothing(place: str, empty: object) -> N
 
 @pytest.mark.parametrize("body", [{"metadata": None}, {"metadata": [1]}, {"metadata": 5}, {"client_metadata": "x"}])
 def test_strange_bodies_say_nothing(body: dict[str, Any]) -> None:
-    assert session_of({}, body) == Session(None)
+    assert session_of({}, body) == SessionIdentity(None)
 
 
 def test_a_sub_agent_shares_the_session_and_has_its_own_thread() -> None:
@@ -260,7 +250,7 @@ def test_a_sub_agent_shares_the_session_and_has_its_own_thread() -> None:
 
 
 def test_an_agent_id_without_a_session_still_separates_the_thread() -> None:
-    assert session_of({"x-claude-code-agent-id": "a1"}, {}) == Session(None, "a1", "claude-code", "")
+    assert session_of({"x-claude-code-agent-id": "a1"}, {}) == SessionIdentity(None, "a1", "claude-code")
 
 
 LONG = [
@@ -276,14 +266,14 @@ LONG = [
 
 
 def test_long_and_unprintable_ids_become_short_and_never_collide() -> None:
-    found = [said(value) for value in LONG]
+    found = [client_value(value) for value in LONG]
     assert len(set(found)) == len(LONG)
     assert all(value and value.isprintable() and len(value) <= LONGEST_ID for value in found)
 
 
 def test_bytes_that_are_no_utf8_are_an_id_all_the_same() -> None:
-    assert said(b"\xff\xfe") != said(b"\xff\xfd")
-    assert said(b"ses_1") == said("ses_1")
+    assert client_value(b"\xff\xfe") != client_value(b"\xff\xfd")
+    assert client_value(b"ses_1") == client_value("ses_1")
 
 
 # --- pass-through and the call ---------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from fastapi import FastAPI, HTTPException, Request
 from litellm.proxy._types import LitellmUserRoles, UserAPIKeyAuth
 from litellm.proxy.auth.route_checks import RouteChecks
 
-from openmem_hook.gateway import identity, routes
+from openmem_hook.gateway import mcp_route, session
 from openmem_hook.tools import TOOLS
 from tests.conftest import make_key
 from tests.harness.conversation import Conversation
@@ -45,7 +45,7 @@ def shelf(tmp_path: Path) -> Iterator[FilledStore]:
 @pytest.fixture
 async def door(shelf: FilledStore) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
-    app.include_router(routes.router(shelf.desk, who, "user", PROXY))
+    app.include_router(mcp_route.router(shelf.runner, who, "user", PROXY))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=ACCEPT) as client:
         yield client
@@ -75,15 +75,15 @@ async def test_a_client_shakes_hands_lists_and_calls_without_a_session(
 
 async def test_a_notification_is_taken_and_other_methods_are_not_there(door: httpx.AsyncClient) -> None:
     told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-    assert (await door.post(routes.PATH, json=told, headers=as_("alice"))).status_code == 202
+    assert (await door.post(mcp_route.PATH, json=told, headers=as_("alice"))).status_code == 202
     for method in ("GET", "DELETE", "PUT"):
-        assert (await door.request(method, routes.PATH, headers=as_("alice"))).status_code == 405
+        assert (await door.request(method, mcp_route.PATH, headers=as_("alice"))).status_code == 405
 
 
 async def test_nobody_gets_in_without_a_key(door: httpx.AsyncClient) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    assert (await door.post(routes.PATH, json=body)).status_code == 401
-    assert (await door.post(routes.PATH, json=body, headers=as_("eve"))).status_code == 401
+    assert (await door.post(mcp_route.PATH, json=body)).status_code == 401
+    assert (await door.post(mcp_route.PATH, json=body, headers=as_("eve"))).status_code == 401
 
 
 async def test_many_first_requests_at_once_start_one_server(door: httpx.AsyncClient, shelf: FilledStore) -> None:
@@ -101,7 +101,7 @@ async def test_a_wrong_call_is_an_answer_and_garbage_is_refused(door: httpx.Asyn
     assert "no argument foo" in text
     text, failed = await call(door, "nonsense", as_("alice"))
     assert failed
-    broken = await door.post(routes.PATH, content=b"{", headers=as_("alice") | {"content-type": "application/json"})
+    broken = await door.post(mcp_route.PATH, content=b"{", headers=as_("alice") | {"content-type": "application/json"})
     assert broken.status_code == 400
 
 
@@ -127,7 +127,7 @@ async def test_sessions_of_the_project_that_a_header_names_come_first(
     door: httpx.AsyncClient, shelf: FilledStore
 ) -> None:
     header = {"x-openmem-project": "shop"}
-    same = shelf.put(["needle here"], session="a", at=1.0, project=identity.project_of(header))
+    same = shelf.put(["needle here"], session="a", at=1.0, project=session.project_of(header))
     newer = shelf.put(["needle there"], session="b", at=2.0)
     text, _ = await call(door, "smart_compact_search", as_("alice"), query="needle")
     assert text.index(newer) < text.index(same)
@@ -146,22 +146,22 @@ async def test_a_request_tells_the_catalog_its_project(new_hook, state_dir: Path
     }
     await talk.send(body, proxy_server_request={"headers": headers})
     (catalog,) = (state_dir / "context").glob("*/catalog.db")
-    assert query(catalog, "SELECT project FROM sessions") == [(identity.project_of(headers),)]
+    assert query(catalog, "SELECT project FROM sessions") == [(session.project_of(headers),)]
     assert "shop" not in str(query(catalog, "SELECT * FROM sessions"))
 
 
 @pytest.mark.parametrize("role", [LitellmUserRoles.INTERNAL_USER, LitellmUserRoles.CUSTOMER, None])
 def test_an_ordinary_virtual_key_may_reach_the_route_and_a_restricted_one_needs_it_named(role: Any) -> None:
     """LiteLLM's own rule, asked for our path: the reason for the path."""
-    request = SimpleNamespace(method="POST", query_params={}, url=SimpleNamespace(path=routes.PATH))
-    told = {"user_obj": None, "_user_role": role, "route": routes.PATH, "request": request, "request_data": {}}
+    request = SimpleNamespace(method="POST", query_params={}, url=SimpleNamespace(path=mcp_route.PATH))
+    told = {"user_obj": None, "_user_role": role, "route": mcp_route.PATH, "request": request, "request_data": {}}
     plain = UserAPIKeyAuth(api_key="sk-1", user_id="u")
     RouteChecks.non_proxy_admin_allowed_routes_check(**told, valid_token=plain)
     with pytest.raises(Exception, match=r"admin|not allowed"):
         RouteChecks.non_proxy_admin_allowed_routes_check(**{**told, "route": "/openmem/mcp"}, valid_token=plain)
-    assert RouteChecks.is_virtual_key_allowed_to_call_route(routes.PATH, plain)
+    assert RouteChecks.is_virtual_key_allowed_to_call_route(mcp_route.PATH, plain)
     limited = UserAPIKeyAuth(api_key="sk-1", allowed_routes=["llm_api_routes"])
     with pytest.raises(HTTPException):
-        RouteChecks.is_virtual_key_allowed_to_call_route(routes.PATH, limited)
-    named = UserAPIKeyAuth(api_key="sk-1", allowed_routes=["llm_api_routes", routes.PATH])
-    assert RouteChecks.is_virtual_key_allowed_to_call_route(routes.PATH, named)
+        RouteChecks.is_virtual_key_allowed_to_call_route(mcp_route.PATH, limited)
+    named = UserAPIKeyAuth(api_key="sk-1", allowed_routes=["llm_api_routes", mcp_route.PATH])
+    assert RouteChecks.is_virtual_key_allowed_to_call_route(mcp_route.PATH, named)

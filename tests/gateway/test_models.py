@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from openmem_hook.config import ModelFacts, Settings, limits
 from openmem_hook.gateway import models
-from openmem_hook.gateway.models import Asked, facts_for, read
+from openmem_hook.gateway.models import ModelQuery, facts_for, read
+from openmem_hook.limits import ModelFacts, derive_limits
+from openmem_hook.settings import Settings
 
 COSTS: dict[str, Any] = {
     "claude-sonnet-4-5": {"max_input_tokens": 200_000, "max_output_tokens": 64_000, "max_tokens": 64_000},
@@ -68,7 +69,7 @@ def gateway(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(sys.modules, "litellm", litellm)
         return router
 
-    monkeypatch.setattr(models, "_REMEMBERED", models._Remembered())
+    monkeypatch.setattr(models, "_MEMORY", models._Memory())
     return loaded
 
 
@@ -108,9 +109,8 @@ def gateway(monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_a_name_is_found_however_it_is_spelled(name: str, window: int | None, family: str) -> None:
-    found = read(Asked(name), None, COSTS)
+    found = read(ModelQuery(name), None, COSTS)
     assert (found.window, found.family, found.name) == (window, family, name)
-    assert found.known is (window is not None)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_an_alias_is_judged_by_the_model_behind_it(gateway) -> None:
     for name in ("my-haiku-alias", "short"):
         found = facts_for(name, {})
         assert (found.name, found.family) == ("anthropic/claude-sonnet-4-5", "claude-sonnet")
-        assert limits(Settings(), found).trim_at == 125_000
+        assert derive_limits(Settings(), found).trim_at == 125_000
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_invented_names_do_not_fill_the_memory(gateway) -> None:
     gateway(None)
     for number in range(2000):
         facts_for(f"invented-{number}", {})
-    assert len(models._REMEMBERED.facts) <= 512
+    assert len(models._MEMORY.facts) <= 512
 
 
 # --- the real router -------------------------------------------------------------------------------------
@@ -448,7 +448,7 @@ def test_litellms_own_router_and_cost_map_are_read(monkeypatch: pytest.MonkeyPat
     )
 
     def found(name: str) -> tuple[str, int | None]:
-        facts = read(Asked(name), router, litellm.model_cost)
+        facts = read(ModelQuery(name), router, litellm.model_cost)
         return facts.name, facts.window
 
     sonnet = ("anthropic/claude-sonnet-4-5", 200_000)
@@ -458,5 +458,5 @@ def test_litellms_own_router_and_cost_map_are_read(monkeypatch: pytest.MonkeyPat
     assert found("anthropic/claude-opus-4-6") == ("anthropic/claude-opus-4-6", 200_000)
     assert found("anthropic/claude-sonnet-4-5[1m]")[1] == 1_000_000
     assert found("nowhere") == ("nowhere", None)
-    assert read(Asked("short"), router, litellm.model_cost).openmem == {"trim_at_tokens": 50_000}
-    assert read(Asked("gemini/gemini-2.5-pro"), None, litellm.model_cost).price_step == 200_000
+    assert read(ModelQuery("short"), router, litellm.model_cost).openmem == {"trim_at_tokens": 50_000}
+    assert read(ModelQuery("gemini/gemini-2.5-pro"), None, litellm.model_cost).price_step == 200_000

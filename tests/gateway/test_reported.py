@@ -10,7 +10,7 @@ import pytest
 from litellm.responses import streaming_iterator
 
 from openmem_hook.formats.usage import Usage
-from openmem_hook.gateway.reported import reported_usage
+from openmem_hook.gateway.usage import reported_usage
 
 MESSAGES = [{"role": "user", "content": "Please read the file and tell me what it says."}]
 COUNTED = litellm.token_counter(model="kit", messages=MESSAGES)

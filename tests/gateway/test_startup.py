@@ -53,7 +53,7 @@ WRONG: dict[str, tuple[Any, dict[str, str], Any, str]] = {
 @pytest.mark.parametrize(("given", "environ", "proxy", "said"), WRONG.values(), ids=WRONG)
 def test_what_is_wrong_is_told_in_one_line_and_raised(given, environ, proxy, said, capsys, log_filters) -> None:
     with pytest.raises(SettingsError):
-        startup.checked_settings(given, environ, proxy)
+        startup.load_settings(given, environ, proxy)
     told = capsys.readouterr().err
     assert told.startswith("openmem: ")
     assert said in told
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_told_in_one_line_and_raised(given, environ, proxy, sai
     ids=["no gateway", "no configuration", "another version", "no models", "models without settings", "good"],
 )
 def test_a_right_configuration_passes(proxy) -> None:
-    base = startup.checked_settings({"openmem": {"ttl_days": 3}, "other": 5}, {}, proxy)
+    base = startup.load_settings({"openmem": {"ttl_days": 3}, "other": 5}, {}, proxy)
     assert base.settings.ttl_days == 3
 
 
@@ -82,7 +82,7 @@ def test_the_line_is_not_told_again_as_a_traceback(log_filters, capsys) -> None:
     handler = logging.Handler()
     handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
     with pytest.raises(SettingsError) as raised:
-        startup.checked_settings({"openmem": {"enabled": 3}}, {}, None)
+        startup.load_settings({"openmem": {"enabled": 3}}, {}, None)
     server = logging.getLogger("uvicorn.error")
     server.addHandler(handler)  # a server that ran in this process may have ended its propagation, and its words
     level, server.disabled = server.level, False
@@ -102,8 +102,8 @@ def log_filters() -> Iterator[None]:
 
 
 def test_a_gateway_whose_mcp_sdk_does_not_fit_goes_without_the_search_tools(tmp_path, monkeypatch, caplog) -> None:
-    monkeypatch.setitem(sys.modules, "openmem_hook.gateway.routes", None)
-    monkeypatch.delattr("openmem_hook.gateway.routes", raising=False)  # where another test imported it
+    monkeypatch.setitem(sys.modules, "openmem_hook.gateway.mcp_route", None)
+    monkeypatch.delattr("openmem_hook.gateway.mcp_route", raising=False)  # where another test imported it
     with contextlib.closing(Compactor(tmp_path)) as compactor, caplog.at_level(logging.WARNING, "openmem"):
         hook._serve_tools(compactor, "user")
     assert "openmem: no search tools" in caplog.text

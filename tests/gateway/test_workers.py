@@ -59,7 +59,7 @@ async def test_hooks_of_one_process_and_retries_at_the_same_moment_send_the_same
             ]
             outs = {canonical(sent(out, body)) for out in await asyncio.gather(*sending)}
             assert len(outs) == 1
-    assert [hook.watch.failures for hook in hooks] == [0, 0]
+    assert [hook.notices.failures for hook in hooks] == [0, 0]
     for path in state_dir.glob("context/*/sessions/*.db"):
         store = Store(state_dir, path)
         assert store.rows("SELECT count(*) FROM edits WHERE kind = 'cut'") == [(1,)]
@@ -174,5 +174,5 @@ def test_usage_reported_to_one_worker_is_known_to_the_others(state_dir: Path) ->
             worker.answer()
             worker.report(1000 + 300 * n)
     assert store.rows("SELECT count(*) FROM reports") == [(len(requests),)]
-    measured: list[Json] = store.rows("SELECT tokens FROM records WHERE tokens IS NOT NULL")
-    assert len(measured) >= len(requests)
+    row_tokens: list[Json] = store.rows("SELECT tokens FROM records WHERE tokens IS NOT NULL")
+    assert len(row_tokens) >= len(requests)

@@ -21,7 +21,7 @@ from typing import Any
 from openmem_hook import config
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.gateway.watch import Watch
+from openmem_hook.gateway.notices import Notices
 from tests.conftest import CALL_TYPES, make_key
 from tests.harness.outage import TIGHT, from_gateway, sent
 from tests.kit.builders import Json
@@ -34,7 +34,7 @@ PATIENCE_S = 60.0
 
 def _serve(pipe: Connection, state_dir: Path, settings: Json) -> None:
     base = config.load(settings, {"OPENMEM_STATE_DIR": str(state_dir), "HOME": str(state_dir)})
-    hook = ContextHook(base, Compactor(state_dir / "context"), Watch())
+    hook = ContextHook(base, Compactor(state_dir / "context"), Notices())
     with asyncio.Runner() as runner, contextlib.suppress(EOFError):
         while True:
             name, given = pipe.recv()
@@ -46,7 +46,7 @@ async def _requests(hook: ContextHook, at: float, asked: list[tuple[Json, str, s
     """What goes to the provider for bodies that arrive together at this time; how many failed open in all."""
     await asyncio.sleep(at - time.monotonic())
     outs = await asyncio.gather(*(_request(hook, *one) for one in asked))
-    return outs, hook.watch.failures
+    return outs, hook.notices.failures
 
 
 async def _request(hook: ContextHook, body: Json, session: str, agent: str) -> Json:
@@ -60,7 +60,7 @@ async def _request(hook: ContextHook, body: Json, session: str, agent: str) -> J
 async def _report(hook: ContextHook, session: str, tokens: int) -> int:
     kwargs = {"litellm_call_id": session, "call_type": "anthropic_messages"}
     await hook.async_log_success_event(kwargs, {"usage": {"prompt_tokens": tokens}}, None, None)
-    return hook.watch.failures
+    return hook.notices.failures
 
 
 async def _hold(hook: ContextHook, path: Path) -> bool:

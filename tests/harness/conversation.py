@@ -15,8 +15,8 @@ from typing import Any
 
 import orjson
 
-from openmem_hook.gateway import identity
 from openmem_hook.gateway.hook import ContextHook
+from openmem_hook.gateway.tenant import authentication_of, tenant_of
 from openmem_hook.store import names
 from openmem_hook.store.session import unpack
 from tests.conftest import CALL_TYPES, make_key
@@ -47,7 +47,7 @@ class Conversation:
         with unchanged(body):
             data = {**body, **self._from_gateway(fmt), **fields}
             out = await self.hook.async_pre_call_hook(self.key, None, data, CALL_TYPES[fmt])
-        assert self.hook.watch.failures == 0, self.hook.watch.taken()
+        assert self.hook.notices.failures == 0, self.hook.notices.take_events()
         sent = {k: v for k, v in out.items() if k in body or k in ("system", "instructions")}
         worse = faults(sent) - faults(body)
         assert not worse, f"the provider would object: {worse}"
@@ -76,7 +76,7 @@ class Conversation:
     # --- what the store says -----------------------------------------------------------------------------
 
     def _all(self, sql: str) -> list[Any]:
-        tenant = identity.tenant_of(self.key, "user", identity.authentication_of(None))
+        tenant = tenant_of(self.key, "user", authentication_of(None))
         folder, name = names.tenant_folder(tenant), names.session_name(tenant, self.session)
         path = self.hook.compactor.store.pool.session_path(folder, name)
         if not path.exists():

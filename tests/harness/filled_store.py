@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import sqlite3
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +18,11 @@ from openmem_hook.compaction.state import SessionState
 from openmem_hook.compaction.threads import Thread
 from openmem_hook.compaction.write import Event, NewRow, Write
 from openmem_hook.store import catalog, database, fulltext, names
+from openmem_hook.store.executor import Executor
 from openmem_hook.store.handshake import Handshake
 from openmem_hook.store.pool import Pool
 from openmem_hook.text import searchable
-from openmem_hook.tools import Answer, Caller, Desk
+from openmem_hook.tools import Answer, Caller, ToolRunner
 
 NOW = 1_770_000_000.0
 """2026-02-02T02:40:00Z."""
@@ -53,15 +56,36 @@ LARGE = result("hay " * fulltext.AT_ONCE_CHARS)
 """A message that no request indexes itself; what is stored after it waits, too."""
 
 
+class BlockingRunner:
+    """A ToolRunner for callers without an event loop, or on one that they may block: it has a loop of its own."""
+
+    def __init__(self, runner: ToolRunner) -> None:
+        self.runner = runner
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def call(self, caller: Caller, tool: str, arguments: Mapping[str, Any] | None) -> Answer:
+        return asyncio.run_coroutine_threadsafe(self.runner.call(caller, tool, arguments), self._loop).result()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
 class FilledStore:
-    """One state folder and the desk that answers from it."""
+    """One state folder and the tools that answer from it."""
 
     def __init__(self, folder: Path) -> None:
         self.pool = Pool(folder)
-        self.desk = Desk(self.pool, clock=lambda: NOW)
+        self.executor = Executor()
+        self.runner = ToolRunner(self.pool, self.executor, lambda: NOW)
+        self.tools = BlockingRunner(self.runner)
 
     def close(self) -> None:
-        self.desk.close()
+        self.tools.close()
+        self.executor.close()
         self.pool.close()
 
     def put(
@@ -86,7 +110,7 @@ class FilledStore:
         return name
 
     def _write(self, row: Row, state: SessionState) -> Write:
-        past = list(state.measured)[-1] if state.measured else b"\0" * 16
+        past = list(state.row_tokens)[-1] if state.row_tokens else b"\0" * 16
         key = hashlib.blake2b(past + orjson.dumps([row.role, row.text.encode("utf-8", "replace").decode()])).digest()[
             :16
         ]
@@ -102,7 +126,7 @@ class FilledStore:
         self.pool.with_catalog(tenant, lambda db: catalog.record(db, "", [Event(kind, data)], at))
 
     def ask(self, tool: str, *, owner: str = "user:alice", **arguments: Any) -> Answer:
-        return self.desk.answer(Caller(names.tenant_folder(owner)), tool, arguments)
+        return self.tools.call(Caller(names.tenant_folder(owner)), tool, arguments)
 
     def search(self, query: str = "", **arguments: Any) -> Answer:
         return self.ask("smart_compact_search", **({"query": query} if query else {}), **arguments)

@@ -9,14 +9,14 @@ from typing import Any
 import orjson
 
 from openmem_hook.replay.provider import check
-from openmem_hook.replay.provider.canonical import blocks, broken_at, canonical, unmarked
-from openmem_hook.replay.provider.issued import Issued
+from openmem_hook.replay.provider.canonical import blocks, broken_at, canonical, without_breakpoints
+from openmem_hook.replay.provider.signatures import SignatureRegistry
 
 from .builders import Format
 
 __all__ = [
     "assert_accepted", "assert_prefix", "assert_untouched", "blocks", "broken_at", "canonical", "check", "normal",
-    "unchanged", "unmarked",
+    "unchanged", "without_breakpoints",
 ]  # fmt: skip
 
 Body = dict[str, Any]
@@ -39,8 +39,8 @@ def assert_prefix(previous_out: Body, next_out: Body, fmt: Format) -> None:
         )
 
 
-def assert_accepted(body: Body, fmt: Format, issued: Issued | None = None) -> None:
-    faults = check(body, fmt, issued)
+def assert_accepted(body: Body, fmt: Format, registry: SignatureRegistry | None = None) -> None:
+    faults = check(body, fmt, registry)
     if faults:
         raise AssertionError(f"the {fmt} provider would refuse this request:\n  " + "\n  ".join(faults[:10]))
 

@@ -16,10 +16,10 @@ from typing import Any
 import orjson
 
 from openmem_hook.replay.provider.counting import prompt_tokens
-from openmem_hook.replay.provider.issued import Issued
 from openmem_hook.replay.provider.prompt_cache import AnthropicCache, AutomaticCache, CacheUse
 from openmem_hook.replay.provider.rules_anthropic import BODY_LIMIT
 from openmem_hook.replay.provider.rules_responses import items_of
+from openmem_hook.replay.provider.signatures import SignatureRegistry
 
 from . import wire_anthropic, wire_chat, wire_responses
 from .builders import Format
@@ -82,7 +82,7 @@ class Provider:
     byte_limit: int = BODY_LIMIT
     seed: int = 0
     salt: str = field(default_factory=lambda: os.urandom(3).hex())
-    issued: Issued = field(default_factory=Issued)
+    registry: SignatureRegistry = field(default_factory=SignatureRegistry)
     marked_cache: AnthropicCache = field(default_factory=AnthropicCache)
     automatic_cache: AutomaticCache = field(default_factory=AutomaticCache)
     orders: Orders = field(default_factory=Orders)
@@ -130,7 +130,7 @@ class Provider:
             message = failure.get("message", "Overloaded")
             return self._refuse(fmt, note, int(failure["status"]), message, failure.get("headers"))
         body, unknown = self._continued(body) if fmt == "responses" else (body, "")
-        faults = [unknown] if unknown else check(body, fmt, self.issued)
+        faults = [unknown] if unknown else check(body, fmt, self.registry)
         if faults:
             return self._refuse(fmt, note, 400, faults[0], also=faults)
         return self._too_long(fmt, body, note)
@@ -185,10 +185,10 @@ class Provider:
         body = self._continued(sent)[0] if fmt == "responses" else sent
         use = self._cache(fmt, body, now)
         note["cache"] = {"read": use.read, "written_5m": use.written_5m, "written_1h": use.written_1h}
-        note["cache"] |= {"uncached": use.uncached, "hit_blocks": use.hit_at}
+        note["cache"] |= {"uncached": use.fresh, "hit_blocks": use.hit_at}
         serial = f"{self.salt}n{self.served}"
         output = self._ordered_output(serial) or next_output(situation(body, fmt), seed=self.seed, serial=serial)
-        answer = _RENDER[fmt](output, sent, use, serial, self.issued)
+        answer = _RENDER[fmt](output, sent, use, serial, self.registry)
         note |= {"response": answer["id"], "calls": len(output.calls)}
         if fmt == "responses" and sent.get("store", True):
             self.stored[answer["id"]] = [*items_of(body), *answer["output"]]

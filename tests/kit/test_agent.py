@@ -136,7 +136,7 @@ async def test_thinking_goes_back_as_it_was_signed(
     await agent.say("go [[calls:2 search:1]]")
     await agent.say("on [[calls:1 think:0]]")
     assert {note["status"] for note in provider.log} == {200}
-    assert len(provider.issued.thinking) >= 3
+    assert len(provider.registry.thinking) >= 3
     agent.history[1]["content"][0]["thinking"] = "changed"
     with pytest.raises(RefusedError, match="cannot be modified"):
         await agent.say("so")

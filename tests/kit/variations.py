@@ -16,7 +16,7 @@ from openmem_hook.replay.provider.rules_responses import OUTPUT_OF, kind_of
 
 from .builders import Format, Json, marked, reminder, text
 from .filler import prose
-from .prefix import unmarked
+from .prefix import without_breakpoints
 
 SPACES = (" ", "\n", "  \n", "\t")
 
@@ -166,7 +166,7 @@ def _marks_moved(body: Json, rng: Random) -> Json:
     here = [one for one in breakpoints(body) if one.place.startswith("messages")]
     if not here:
         return body
-    bare = _with(body, [unmarked(message) for message in body["messages"]])
+    bare = _with(body, [without_breakpoints(message) for message in body["messages"]])
     spots = [
         (message, at)
         for message in bare["messages"]

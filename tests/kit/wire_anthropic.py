@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 
 from openmem_hook.replay.provider.counting import count_text
-from openmem_hook.replay.provider.issued import SIGNATURE_MARK, Issued
 from openmem_hook.replay.provider.prompt_cache import CacheUse
+from openmem_hook.replay.provider.signatures import SIGNATURE_MARK, SignatureRegistry
 
 from .filler import number
 from .script import Output
@@ -22,12 +22,12 @@ KINDS = {
 }  # fmt: skip
 
 
-def render(output: Output, body: Json, use: CacheUse, serial: str, issued: Issued) -> Json:
-    """The whole answer; a signature given out here is remembered in `issued`."""
+def render(output: Output, body: Json, use: CacheUse, serial: str, registry: SignatureRegistry) -> Json:
+    """The whole answer; a signature given out here is remembered in `registry`."""
     content: list[Json] = []
     if output.thinking is not None:
         signature = f"{SIGNATURE_MARK}{number(serial, output.thinking):x}".ljust(64, "A") + "=="
-        issued.sign(signature, output.thinking)
+        registry.sign(signature, output.thinking)
         content.append({"type": "thinking", "thinking": output.thinking, "signature": signature})
     if output.search:
         content += _search(output.search, serial)
@@ -48,7 +48,7 @@ def render(output: Output, body: Json, use: CacheUse, serial: str, issued: Issue
 def usage(use: CacheUse, made: int) -> Json:
     """Here `input_tokens` is only what was neither read from the cache nor written to it."""
     return {
-        "input_tokens": use.uncached,
+        "input_tokens": use.fresh,
         "cache_creation_input_tokens": use.written_5m + use.written_1h,
         "cache_read_input_tokens": use.read,
         "cache_creation": {

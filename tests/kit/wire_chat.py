@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from openmem_hook.replay.provider.counting import count_text
-from openmem_hook.replay.provider.issued import Issued
 from openmem_hook.replay.provider.prompt_cache import CacheUse
+from openmem_hook.replay.provider.signatures import SignatureRegistry
 
 from .script import Output
 from .wire_anthropic import pieces
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 500: "server_error"}
 
 
-def render(output: Output, body: Json, use: CacheUse, serial: str, issued: Issued) -> Json:
+def render(output: Output, body: Json, use: CacheUse, serial: str, registry: SignatureRegistry) -> Json:
     message: Json = {"role": "assistant", "content": output.text or None, "refusal": None, "annotations": []}
     if output.calls:
         message["tool_calls"] = [_call(call.id, call.name, call.arguments) for call in output.calls]

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from openmem_hook.replay.provider.counting import count_text
-from openmem_hook.replay.provider.issued import CIPHER_MARK, Issued
 from openmem_hook.replay.provider.prompt_cache import CacheUse
+from openmem_hook.replay.provider.signatures import CIPHER_MARK, SignatureRegistry
 
 from .filler import number
 from .script import Call, Output
@@ -25,11 +25,11 @@ REASONING_CHARS = 600
 __all__ = ["broken_stream", "refusal", "render", "stream", "usage"]
 
 
-def render(output: Output, body: Json, use: CacheUse, serial: str, issued: Issued) -> Json:
-    """The whole response; what it encrypts and which items belong together is remembered in `issued`."""
+def render(output: Output, body: Json, use: CacheUse, serial: str, registry: SignatureRegistry) -> Json:
+    """The whole response; what it encrypts and which items belong together is remembered in `registry`."""
     items: list[Json] = []
     if output.thinking is not None:
-        items.append(_reasoning(body, serial, issued))
+        items.append(_reasoning(body, serial, registry))
     if output.search:
         action = {"type": "search", "query": output.search}
         items.append({"id": f"ws_{serial}", "type": "web_search_call", "status": "completed", "action": action})
@@ -38,7 +38,7 @@ def render(output: Output, body: Json, use: CacheUse, serial: str, issued: Issue
         message = {"id": f"msg_{serial}", "type": "message", "role": "assistant", "status": "completed"}
         items.append({**message, "content": [part]})
     items += [_call(call) for call in output.calls]
-    issued.respond(f"resp_{serial}", [item["id"] for item in items])
+    registry.respond(f"resp_{serial}", [item["id"] for item in items])
     made = max(1, count_text(orjson.dumps(items).decode()))
     return {
         "id": f"resp_{serial}", "object": "response", "created_at": int(time.time()), "status": "completed",
@@ -112,15 +112,15 @@ def _filling(item: Json) -> Iterator[tuple[str, Json]]:
             yield f"response.web_search_call.{state}", {}
 
 
-def _reasoning(body: Json, serial: str, issued: Issued) -> Json:
+def _reasoning(body: Json, serial: str, registry: SignatureRegistry) -> Json:
     item_id = f"rs_{serial}"
     made: Json = {"id": item_id, "type": "reasoning", "summary": []}
     if "reasoning.encrypted_content" in (body.get("include") or []):
         blob = f"{CIPHER_MARK}{number(serial):x}".ljust(REASONING_CHARS, "Q")
-        issued.encrypt(item_id, blob)
+        registry.encrypt(item_id, blob)
         made["encrypted_content"] = blob
     else:
-        issued.encrypt(item_id, "")
+        registry.encrypt(item_id, "")
     return made
 
 

@@ -19,7 +19,7 @@ import orjson
 from openmem_hook import config
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.gateway.watch import Watch
+from openmem_hook.gateway.notices import Notices
 from openmem_hook.store.session import unpack
 from tests.conftest import CALL_TYPES, make_key
 from tests.harness.conversation import SESSION_HEADER, faults
@@ -57,7 +57,7 @@ class CheckedSession:
     def worker(self, settings: Json) -> ContextHook:
         settings = {"deadline_s": 30, **settings}  # what is sent must not depend on how busy the machine is
         base = config.load(settings, {"OPENMEM_STATE_DIR": str(self.folder), "HOME": str(self.folder)})
-        return ContextHook(base, Compactor(self.folder / "context"), Watch())
+        return ContextHook(base, Compactor(self.folder / "context"), Notices())
 
     def restart(self, **settings: Any) -> None:
         """All workers go; a new one comes, with these settings."""
@@ -93,7 +93,7 @@ class CheckedSession:
             out = self.run(
                 hook.async_pre_call_hook(more.get("key") or make_key(), None, data, CALL_TYPES[format_of(body)])
             )
-        assert hook.watch.failures == 0, hook.watch.taken()
+        assert hook.notices.failures == 0, hook.notices.take_events()
         sent = {k: v for k, v in out.items() if k in body or k in ("system", "instructions")}
         worse = faults(sent) - faults(body)
         assert not worse, f"L3: the provider would object: {dict(worse)}"

@@ -7,20 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from openmem_hook.config import (
-    RULES,
-    Base,
-    Ignored,
-    ModelFacts,
-    Resolved,
-    Settings,
-    SettingsError,
-    check_model,
-    family_of,
-    limits,
-    load,
-    resolve,
-)
+from openmem_hook.config import Base, IgnoredSetting, ResolvedSettings, SettingsError, check_model, load, resolve
+from openmem_hook.limits import ModelFacts, derive_limits, family_of
+from openmem_hook.settings import RULES, Settings
 
 NO_ENV: dict[str, str] = {}
 
@@ -35,8 +24,8 @@ def refusal(file: object = None, **environ: str) -> str:
     return str(refused.value)
 
 
-def ignored(resolved: Resolved) -> list[tuple[str, str]]:
-    return [(fault.where, fault.key) for fault in resolved.ignored]
+def ignored(resolved: ResolvedSettings) -> list[tuple[str, str]]:
+    return [(fault.where, fault.key) for fault in resolved.ignored_settings]
 
 
 # --- defaults and files ----------------------------------------------------------------------------------
@@ -155,7 +144,7 @@ def test_every_key_has_bad_values_and_every_variable_too() -> None:
 def test_a_wrong_value_in_the_file_stops_the_start(key: str, value: object) -> None:
     line = refusal(nested(key, value))
     assert line.startswith(f"openmem: callback_settings.openmem.{key} is ")
-    assert RULES[key].allowed in line
+    assert RULES[key].domain in line
     assert "\n" not in line
 
 
@@ -167,7 +156,7 @@ def test_a_wrong_value_in_the_environment_stops_the_start(variable: str, text: s
     key, rule = next((key, rule) for key, rule in RULES.items() if rule.variable == variable)
     assert variable in line
     assert key in line
-    assert rule.allowed in line
+    assert rule.domain in line
     assert len(line) < 300
 
 
@@ -340,7 +329,7 @@ def test_a_block_of_the_wrong_kind_is_ignored(block: object) -> None:
     resolved = resolve(base(), team=block)
     assert resolved.settings == base().settings
     assert ignored(resolved) == [("team", "")]
-    assert resolved.ignored[0].reason.startswith(type(block).__name__)
+    assert resolved.ignored_settings[0].reason.startswith(type(block).__name__)
 
 
 @pytest.mark.parametrize(
@@ -357,14 +346,14 @@ def test_a_block_of_the_wrong_kind_is_ignored(block: object) -> None:
 )
 def test_what_is_ignored_never_shows_the_value(call) -> None:
     resolved = resolve(base(), **call)
-    assert len(resolved.ignored) == 1
-    assert "canary" not in repr(resolved.ignored)
+    assert len(resolved.ignored_settings) == 1
+    assert "canary" not in repr(resolved.ignored_settings)
 
 
 def test_what_is_ignored_says_what_is_allowed() -> None:
     resolved = resolve(base(), key={"trim_at_tokens": "abc"})
-    assert resolved.ignored == (
-        Ignored("key", "trim_at_tokens", "str found: a whole number of at least 1000 is allowed"),
+    assert resolved.ignored_settings == (
+        IgnoredSetting("key", "trim_at_tokens", "str found: a whole number of at least 1000 is allowed"),
     )
 
 
@@ -407,7 +396,7 @@ def test_the_header_is_read_word_by_word(header, raw, changed, faults) -> None:
 
 def test_a_huge_header_is_cut_off() -> None:
     resolved = resolve(base(), header="x," * 100_000)
-    assert 0 < len(resolved.ignored) <= 32
+    assert 0 < len(resolved.ignored_settings) <= 32
     assert resolve(base(), header="," * 100_000 + "off").settings.enabled
     assert resolve(base(), header=" " * 100_000 + "off").settings.enabled
 
@@ -417,7 +406,7 @@ def test_content_that_is_no_json_is_ignored_like_any_other(strange: object) -> N
     resolved = resolve(base(), key={"trim_at_tokens": strange, "max_media": 5})
     assert resolved.settings.max_media == 5
     assert resolved.settings.trim_at_tokens is None
-    assert len(resolved.ignored) == 1
+    assert len(resolved.ignored_settings) == 1
 
 
 def test_a_changed_block_is_seen_although_answers_are_remembered() -> None:
@@ -432,7 +421,7 @@ def test_a_changed_block_is_seen_although_answers_are_remembered() -> None:
 
 def test_a_true_is_not_remembered_as_a_one() -> None:
     gateway = base()
-    assert resolve(gateway, key={"max_media": 1}).ignored == ()
+    assert resolve(gateway, key={"max_media": 1}).ignored_settings == ()
     assert ignored(resolve(gateway, key={"max_media": True})) == [("key", "max_media")]
 
 
@@ -475,17 +464,16 @@ def facts(name: str = "claude-sonnet-4-5", window: int | None = 200_000, **more:
     ],
 )
 def test_limits_follow_from_setting_family_price_and_window(model, setting, trim_at, hard) -> None:
-    found = limits(Settings(trim_at_tokens=setting), model)
+    found = derive_limits(Settings(trim_at_tokens=setting), model)
     assert (found.trim_at, found.hard) == (trim_at, hard)
-    assert found.known is (model.window is not None)
 
 
 def test_a_family_decided_upstream_beats_the_words_in_a_name() -> None:
     sonnet = ModelFacts("my-haiku-alias", "claude-sonnet", 200_000)
-    assert limits(Settings(), sonnet).trim_at == 125_000
-    assert limits(Settings(), ModelFacts("my-haiku-alias")).trim_at == 95_000
+    assert derive_limits(Settings(), sonnet).trim_at == 125_000
+    assert derive_limits(Settings(), ModelFacts("my-haiku-alias")).trim_at == 95_000
 
 
 def test_limits_carry_the_other_numbers_on() -> None:
-    found = limits(Settings(max_body_bytes=200_000, max_media=3, trim_to_fraction=0.5), facts())
+    found = derive_limits(Settings(max_body_bytes=200_000, max_media=3, trim_to_fraction=0.5), facts())
     assert (found.max_body_bytes, found.max_media, found.trim_to_fraction) == (200_000, 3, 0.5)

@@ -72,7 +72,7 @@ def test_no_call_sees_more_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None
         seen.append(len(text))
         return 0, 0, 0, 0
 
-    monkeypatch.setattr(tokens, "_chunk", chunk)
+    monkeypatch.setattr(tokens, "_measure_chunk", chunk)
     measure("result", "x" * 2_000_000)
     assert sum(seen) == 2_000_000
     assert max(seen) <= 32_768
@@ -143,7 +143,7 @@ def test_a_signature_says_how_much_was_thought_where_the_text_is_a_summary() -> 
 
 def test_thinking_is_all_that_thought_holds() -> None:
     sizes = tokens.thinking("x" * 300) + tokens.opaque(6000)
-    assert (sizes + measure("args", CODE)).thought() == sizes - Sizes(parts=2)
+    assert (sizes + measure("args", CODE)).thinking_part() == sizes - Sizes(parts=2)
 
 
 # Starting

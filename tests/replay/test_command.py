@@ -90,9 +90,9 @@ def test_below_every_limit_the_two_ways_differ_by_the_note_alone(tmp_path: Path)
 
 def test_the_front_and_the_rate_make_the_counted_request_as_large_as_the_recorded_one(tmp_path: Path) -> None:
     trial = run(read(session(tmp_path)), {}, {}, lambda *_: None)
-    assert trial.scale.known
-    estimate = [row.estimate for row in trial.rows]
-    assert estimate[-1] == pytest.approx(trial.rows[-1].through.tokens, rel=0.02)
+    assert trial.scale.rates
+    estimate = [row.estimate for row in trial.requests]
+    assert estimate[-1] == pytest.approx(trial.requests[-1].through.tokens, rel=0.02)
 
 
 def test_a_damaged_count_does_not_blow_up_the_front(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_without_recorded_counts_sizes_are_counted_and_nothing_is_checked(tmp_pa
     assert one["counts_recorded"] == 0
     assert one["cache_check"] == {"recorded": None, "simulated": None, "close": None}
     assert 30_000 < one["without"]["tokens"] / one["requests"] < 60_000
-    assert not scale_of(log.session(tmp_path)).known
+    assert not scale_of(log.session(tmp_path)).rates
 
 
 def test_a_model_without_a_price_is_named_and_left_out_of_the_cost_both_ways(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from openmem_hook.gateway.prices import shipped_costs
-from openmem_hook.replay import Request, Session, growth, read, requests
+from openmem_hook.replay import ReplayRequest, Transcript, growth, read, requests
 from openmem_hook.replay.summary import CLOSE, summary
 from openmem_hook.replay.trial import run
 from tests.kit.prefix import check
@@ -30,7 +30,7 @@ def each(paths: list[Path]) -> Any:
 
 
 @cache
-def replay(path: Path) -> tuple[Session, tuple[Request, ...]]:
+def replay(path: Path) -> tuple[Transcript, tuple[ReplayRequest, ...]]:
     session = read(path)
     return session, tuple(requests(session, breakpoints=False))
 
@@ -45,13 +45,13 @@ def records(path: Path) -> list[dict[str, Any]]:
 def test_every_kind_of_record_is_known(path: Path) -> None:
     session, _ = replay(path)
     known = ("record system", "record event context_compacted", "synthetic", "token count of", "silent clearing")
-    assert [reason for reason in session.skipped if not reason.startswith(known)] == []
+    assert [reason for reason in session.omissions if not reason.startswith(known)] == []
 
 
 @each(FILES)
 def test_every_tenth_request_and_the_last_of_each_branch_is_legal(path: Path) -> None:
     session, made = replay(path)
-    last = {request.branch: request.index for request in made}
+    last = {request.step.branch: request.index for request in made}
     for request in requests(session):
         if request.index % 10 == 0 or request.index in last.values():
             assert check(request.body, request.format) == [], request.index
@@ -62,17 +62,17 @@ def test_what_the_client_sent_after_its_compaction_is_legal_too(path: Path) -> N
     _, made = replay(path)
     for request in made[::10]:
         key = "input" if request.format == "responses" else "messages"
-        assert check(request.body | {key: request.sent}, request.format) == [], request.index
+        assert check(request.body | {key: request.step.actual_messages}, request.format) == [], request.index
 
 
 @each(FILES)
 def test_a_request_begins_with_the_one_it_grew_from_and_its_answer(path: Path) -> None:
     _, made = replay(path)
     for request in made:
-        if request.parent is None:
+        if request.step.parent is None:
             continue
-        before = made[request.parent]
-        whole = [*before.messages, *before.reply]
+        before = made[request.step.parent]
+        whole = [*before.messages, *before.step.reply]
         if request.format == "anthropic":
             assert all(a is b for a, b in zip(whole, request.messages, strict=False))
             assert len(request.messages) == len(whole) + 1
@@ -86,8 +86,8 @@ def test_requests_of_one_branch_stand_in_one_line(path: Path) -> None:
     _, made = replay(path)
     tips: dict[str, int] = {}
     for request in made:
-        assert request.branch not in tips or tips[request.branch] == request.parent
-        tips[request.branch] = request.index
+        assert request.step.branch not in tips or tips[request.step.branch] == request.step.parent
+        tips[request.step.branch] = request.index
 
 
 @each(CLAUDE)
@@ -99,7 +99,7 @@ def test_every_response_has_one_request_with_its_recorded_prompt(path: Path) -> 
         if record["type"] == "assistant" and message["model"] != "<synthetic>":
             usage = message["usage"]
             wanted[message["id"]] = sum(usage[key] or 0 for key in usage if key in PROMPT)
-    assert {r.ids[0]: r.recorded.prompt_tokens for r in made if r.recorded} == wanted
+    assert {r.step.ids[0]: r.step.usage.prompt_tokens for r in made if r.step.usage} == wanted
     assert len(made) == len(wanted)
 
 
@@ -109,7 +109,7 @@ PROMPT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_token
 @each(CLAUDE)
 def test_the_last_request_holds_every_call_and_its_result(path: Path) -> None:
     _, made = replay(path)
-    held = json.dumps([made[-1].messages, made[-1].reply])
+    held = json.dumps([made[-1].messages, made[-1].step.reply])
     blocks = [
         block
         for record in records(path)
@@ -117,7 +117,7 @@ def test_the_last_request_holds_every_call_and_its_result(path: Path) -> None:
         for block in record["message"]["content"]
     ]
     calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
-    newest = {block.get("id") for message in made[-1].reply for block in message["content"]}
+    newest = {block.get("id") for message in made[-1].step.reply for block in message["content"]}
     answered = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"} - newest
     assert [id_ for id_ in calls if f'"id": "{id_}"' not in held] == []
     assert [id_ for id_ in calls if id_ in answered and f'"tool_use_id": "{id_}"' not in held] == []

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from openmem_hook.replay import Request, Session, UnknownTranscriptError, growth, read, requests
+from openmem_hook.replay import ReplayRequest, Transcript, UnknownTranscriptError, growth, read, requests
 from tests.kit.prefix import check
 
 Json = dict[str, Any]
@@ -44,7 +44,7 @@ class Claude:
         message = {"role": "assistant", "id": id_, "model": "claude-opus-4-5", "content": [block]}
         return self.add("assistant", parent, message=message | {"usage": usage} | more)
 
-    def session(self, tmp_path: Path, *extra: str) -> Session:
+    def session(self, tmp_path: Path, *extra: str) -> Transcript:
         return read(write(tmp_path, self.lines, *extra))
 
 
@@ -58,7 +58,7 @@ def call(id_: str) -> Json:
     return {"type": "tool_use", "id": id_, "name": "Bash", "input": {"command": "ls"}}
 
 
-def replayed(session: Session, **options: Any) -> list[Request]:
+def replayed(session: Transcript, **options: Any) -> list[ReplayRequest]:
     made = list(requests(session, prefix_tokens=300, **options))
     for request in made:
         assert check(request.body, request.format) == []
@@ -89,9 +89,9 @@ def test_lines_with_one_message_id_are_one_message_and_one_request(tmp_path: Pat
     first, second = replayed(log.session(tmp_path))
     assert said(first.messages) == ["hello"]
     assert said(second.messages) == ["hello", "let me see+c1", "c1"]
-    assert first.recorded is not None
-    assert first.recorded.prompt_tokens == 100
-    assert first.recorded.output_tokens is None
+    assert first.step.usage is not None
+    assert first.step.usage.prompt_tokens == 100
+    assert first.step.usage.output_tokens is None
 
 
 def test_a_message_interleaved_with_its_results_is_joined_before_them(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_results_of_parallel_calls_hang_on_other_branches_and_come_back_in_order
     log.reply("m2", "bye")
     made = replayed(log.session(tmp_path))
     assert said(made[-1].messages) == ["hello", "c1+c2", "c1+c2+and now?"]
-    assert {request.branch for request in made} == {"main"}
+    assert {request.step.branch for request in made} == {"main"}
 
 
 def test_a_rewind_makes_a_branch_with_its_own_path(tmp_path: Path) -> None:
@@ -130,9 +130,9 @@ def test_a_rewind_makes_a_branch_with_its_own_path(tmp_path: Path) -> None:
     log.typed("thanks")
     log.reply("m4", "bye")
     made = replayed(log.session(tmp_path))
-    assert [request.branch for request in made] == ["main", "main", "main/1", "main/1"]
+    assert [request.step.branch for request in made] == ["main", "main", "main/1", "main/1"]
     assert said(made[2].messages) == ["hello", "hi", "right"]
-    assert made[2].parent == 0
+    assert made[2].step.parent == 0
 
 
 def test_history_goes_on_over_a_compaction_and_the_summary_is_what_was_sent(tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_history_goes_on_over_a_compaction_and_the_summary_is_what_was_sent(tmp_
     log.typed("more")
     log.reply("m3", "bye", prompt=350)
     made = replayed(log.session(tmp_path))
-    assert [request.segment for request in made] == [0, 1, 1]
+    assert [request.step.segment for request in made] == [0, 1, 1]
     assert said(made[2].messages) == ["hello", "c1", "c1", "going on", "more"]
-    assert said(made[2].sent) == ["summary of before", "going on", "more"]
+    assert said(made[2].step.actual_messages) == ["summary of before", "going on", "more"]
     assert [(step.tokens, said(step.messages)) for step in growth(made)] == [(50, ["going on", "more"])]
 
 
@@ -165,7 +165,7 @@ def test_a_typed_compact_leaves_no_trace_in_the_history(tmp_path: Path) -> None:
     log.reply("m2", "bye")
     made = replayed(log.session(tmp_path))
     assert said(made[-1].messages) == ["hello", "hi", "more"]
-    assert len(made[-1].sent[0]["content"]) == 5
+    assert len(made[-1].step.actual_messages[0]["content"]) == 5
 
 
 def test_results_that_vanish_in_a_turn_begin_a_segment(tmp_path: Path) -> None:
@@ -175,9 +175,9 @@ def test_results_that_vanish_in_a_turn_begin_a_segment(tmp_path: Path) -> None:
         log.reply(f"m{number}", call(f"c{number}"), prompt=prompt)
         log.result(f"c{number}")
     session = log.session(tmp_path)
-    assert [request.segment for request in replayed(session)] == [0, 0, 1, 1]
-    assert [request.sent_known for request in replayed(session)] == [True, True, False, False]
-    assert session.skipped["silent clearing"] == 1
+    assert [request.step.segment for request in replayed(session)] == [0, 0, 1, 1]
+    assert [request.step.is_actual_known for request in replayed(session)] == [True, True, False, False]
+    assert session.omissions["silent clearing"] == 1
 
 
 def test_a_sidechain_is_a_thread_of_its_own(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_sidechain_is_a_thread_of_its_own(tmp_path: Path) -> None:
     log.result("c1", parent=main)
     log.reply("m3", "bye")
     made = replayed(log.session(tmp_path))
-    assert [request.branch for request in made] == ["main", "agent-a7", "main"]
+    assert [request.step.branch for request in made] == ["main", "agent-a7", "main"]
     assert said(made[1].messages) == ["do that"]
     assert made[1].headers["x-claude-code-agent-id"] == "a7"
     assert said(made[2].messages) == ["hello", "c1", "c1"]
@@ -217,9 +217,9 @@ def test_synthetic_answers_and_thinking_alone_are_not_sent_again(tmp_path: Path)
     session = log.session(tmp_path)
     made = replayed(session)
     assert [said(request.messages) for request in made] == [["hello+again"], ["hello+again+well?"]]
-    assert [request.branch for request in made] == ["main", "main/1"]
-    assert made[0].reply == ()
-    assert session.skipped["synthetic message"] == 1
+    assert [request.step.branch for request in made] == ["main", "main/1"]
+    assert made[0].step.reply == ()
+    assert session.omissions["synthetic message"] == 1
 
 
 def test_a_call_left_open_is_answered_and_an_orphan_goes_as_the_client_does_it(tmp_path: Path) -> None:
@@ -232,8 +232,8 @@ def test_a_call_left_open_is_answered_and_an_orphan_goes_as_the_client_does_it(t
     made = replayed(session)
     assert said(made[0].messages) == ["[Orphaned tool result removed due to conversation resume]"]
     assert said(made[1].messages)[-1] == "c1+stop"
-    assert session.repaired["call without a result"] == 1
-    assert session.repaired["result without a call"] == 1
+    assert session.repairs["call without a result"] == 1
+    assert session.repairs["result without a call"] == 1
 
 
 def test_a_prompt_queued_while_the_agent_ran_is_part_of_the_message(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_prompt_queued_while_the_agent_ran_is_part_of_the_message(tmp_path: Pa
     log.reply("m2", "bye")
     session = log.session(tmp_path)
     assert said(replayed(session)[-1].messages)[-1] == "c1+and that too"
-    assert session.skipped["record attachment todo"] == 1
+    assert session.omissions["record attachment todo"] == 1
 
 
 def test_blank_text_that_a_model_began_with_is_left_out(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_blank_text_that_a_model_began_with_is_left_out(tmp_path: Path) -> None:
     log.reply("m2", "bye")
     session = log.session(tmp_path)
     assert said(replayed(session)[-1].messages) == ["hello", "hi", "more"]
-    assert session.repaired["blank text dropped"] == 1
+    assert session.repairs["blank text dropped"] == 1
 
 
 def test_broken_lines_and_unknown_records_are_counted(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_broken_lines_and_unknown_records_are_counted(tmp_path: Path) -> None:
     log.reply("m1", "hi")
     log.lines.append({"type": "file-history-snapshot"})
     session = log.session(tmp_path, '{"type": "user", "mess', "[1, 2]", "")
-    assert session.skipped == {"broken line": 2, "record novelty": 1, "record file-history-snapshot": 1}
+    assert session.omissions == {"broken line": 2, "record novelty": 1, "record file-history-snapshot": 1}
     assert said(replayed(session)[0].messages) == ["hello"]
 
 
@@ -321,7 +321,7 @@ def test_a_truncated_archive_gives_what_it_has(tmp_path: Path, pack: Any) -> Non
     path = write(tmp_path, log.lines)
     path.write_bytes(pack(path.read_bytes())[:-200])
     session = read(path)
-    assert session.skipped["damaged archive"] == 1
+    assert session.omissions["damaged archive"] == 1
     assert 0 < len(session.steps) <= 400
 
 
@@ -377,7 +377,7 @@ def _total(total: int) -> Json:
 META = {"type": "session_meta", "payload": {"id": "t1", "base_instructions": {"text": "Be good."}}}
 
 
-def codex(tmp_path: Path, *lines: Json) -> Session:
+def codex(tmp_path: Path, *lines: Json) -> Transcript:
     return read(write(tmp_path, [META, *lines]))
 
 
@@ -406,9 +406,9 @@ def test_a_codex_request_goes_out_before_each_run_of_outputs(tmp_path: Path) -> 
     first, second = replayed(session)
     assert codex_words(first.messages[1:]) == ["hello"]
     assert codex_words(second.messages[1:]) == ["hello", "reasoning", "c1", "c2", "c1", "c2"]
-    assert [r.recorded.prompt_tokens for r in (first, second) if r.recorded] == [100, 150]
-    assert [entry["type"] for entry in first.reply] == ["reasoning", "function_call", "function_call"]
-    assert session.skipped["token count of no request"] == 1
+    assert [r.step.usage.prompt_tokens for r in (first, second) if r.step.usage] == [100, 150]
+    assert [entry["type"] for entry in first.step.reply] == ["reasoning", "function_call", "function_call"]
+    assert session.omissions["token count of no request"] == 1
     assert "metadata" not in second.messages[3]
 
 
@@ -417,7 +417,7 @@ def test_codex_reasoning_without_content_is_given_noise_of_its_size(tmp_path: Pa
     rest = [codex_result("c1"), count(100, 1100, reasoning=1000), codex_said("assistant", "bye")]
     session = codex(tmp_path, *lines, *rest)
     assert len(replayed(session)[1].messages[2]["encrypted_content"]) == 5_900
-    assert session.repaired["encrypted reasoning stood in for"] == 1
+    assert session.repairs["encrypted reasoning stood in for"] == 1
 
 
 def test_codex_history_goes_on_over_its_compaction(tmp_path: Path) -> None:
@@ -437,9 +437,9 @@ def test_codex_history_goes_on_over_its_compaction(tmp_path: Path) -> None:
         count(350, 1600),
     )
     made = replayed(session)
-    assert [request.segment for request in made] == [0, 1, 1]
+    assert [request.step.segment for request in made] == [0, 1, 1]
     assert codex_words(made[2].messages[1:]) == ["hello", "c1", "c1", "going on", "more"]
-    assert codex_words(made[2].sent) == ["what was asked", "going on", "more"]
+    assert codex_words(made[2].step.actual_messages) == ["what was asked", "going on", "more"]
     assert [step.tokens for step in growth(made)] == [50]
 
 
@@ -456,7 +456,7 @@ def test_an_interrupted_codex_run_is_mended_as_the_client_does(tmp_path: Path) -
     made = replayed(session)
     assert codex_words(made[1].messages[1:]) == ["hello", "c1", "c1", "stop"]
     assert made[1].messages[3] == {"type": "function_call_output", "call_id": "c1", "output": "aborted"}
-    assert made[0].recorded is None
+    assert made[0].step.usage is None
 
 
 def test_a_codex_rollback_is_a_branch(tmp_path: Path) -> None:
@@ -472,7 +472,11 @@ def test_a_codex_rollback_is_a_branch(tmp_path: Path) -> None:
     )
     made = replayed(session)
     assert codex_words(made[2].messages[1:]) == ["hello", "hi", "right"]
-    assert [(request.branch, request.parent) for request in made] == [("main", None), ("main", 0), ("main/1", 0)]
+    assert [(request.step.branch, request.step.parent) for request in made] == [
+        ("main", None),
+        ("main", 0),
+        ("main/1", 0),
+    ]
 
 
 def test_a_codex_body_carries_thread_and_cache_key(tmp_path: Path) -> None:
@@ -485,7 +489,7 @@ def test_a_codex_body_carries_thread_and_cache_key(tmp_path: Path) -> None:
 # --- OpenCode
 
 
-def opencode(tmp_path: Path, *messages: Json) -> Session:
+def opencode(tmp_path: Path, *messages: Json) -> Transcript:
     path = tmp_path / "export.json"
     document = {"info": {"id": "ses_1", "version": "1.2.3"}, "messages": messages}
     path.write_text("Exporting session: ses_1\n" + json.dumps(document))
@@ -521,7 +525,7 @@ def test_an_opencode_export_becomes_chat_requests(tmp_path: Path) -> None:
     assert [message["role"] for message in second.messages] == ["system", "user", "assistant", "tool", "tool"]
     assert second.messages[1]["content"] == "hello"
     assert [m["content"] for m in second.messages[3:]] == ["a b", "[Tool execution was interrupted]"]
-    assert first.sent_at == "1970-01-01T00:00:00Z"
+    assert first.step.sent_at == "1970-01-01T00:00:00Z"
     assert [step.tokens for step in growth([first, second])] == [40]
     assert second.headers["x-session-id"] == "ses_1"
 
@@ -533,8 +537,8 @@ def test_opencode_steps_inside_one_message_are_requests(tmp_path: Path) -> None:
     session = opencode(tmp_path, asked(words("hello")), answered(*parts))
     made = replayed(session)
     assert [len(request.messages) for request in made] == [2, 4]
-    assert [request.recorded is None for request in made] == [False, True]
-    assert session.skipped["part novelty"] == 1
+    assert [request.step.usage is None for request in made] == [False, True]
+    assert session.omissions["part novelty"] == 1
 
 
 def test_opencode_history_goes_on_over_its_compaction(tmp_path: Path) -> None:
@@ -549,8 +553,8 @@ def test_opencode_history_goes_on_over_its_compaction(tmp_path: Path) -> None:
     )
     made = replayed(session)
     assert said(made[1].messages[1:]) == ["hello", "hi", "more"]
-    assert said(made[1].sent) == ["it was about", "more"]
-    assert [request.segment for request in made] == [0, 1]
+    assert said(made[1].step.actual_messages) == ["it was about", "more"]
+    assert [request.step.segment for request in made] == [0, 1]
 
 
 # --- damage

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from openmem_hook.store import patterns, queries, words
-from openmem_hook.store.database import migrations
-from openmem_hook.store.queries import Filters
+from openmem_hook.store.database import migrations, read_only_blocking
+from openmem_hook.store.search import by_words, patterns, words
+from openmem_hook.store.search.values import Filters
 from tests.harness.filled_store import LARGE, NOW, FilledStore, Row, found_lines, number, reply, result, said
 
 
@@ -79,18 +79,18 @@ NOTHING = ("", " ", "\n", '""', "\0", "\ud800", "()", "nonsuch", "x" * 5_000, "w
 def test_a_query_that_finds_nothing_is_answered(query: str, shelf: FilledStore) -> None:
     shelf.put(["some text"])
     answer = shelf.ask("smart_compact_search", query=query)
-    assert answer.failed == (not query.strip())
-    assert answer.failed or "hint: " in answer.text
+    assert answer.is_error == (not query.strip())
+    assert answer.is_error or "hint: " in answer.text
 
 
 def test_no_string_makes_a_search_fail(shelf: FilledStore) -> None:
     session = shelf.put(["alpha beta", 'x "y" z', "中文 text"])
     draw = random.Random(5)
     signs = [*"abc AND OR NOT NEAR(\"'*^:{}[]()+-.,/\\\0\n\t中한あ🙂éİß", "\ud800", "\uffff", "\u0301"]
-    with queries.reading(shelf.path(session), seconds=120) as db:
+    with read_only_blocking(shelf.path(session), seconds=120) as db:
         for _ in range(2_000):
             query = "".join(draw.choices(signs, k=draw.randint(0, 12)))
-            queries.search_words(db, words.parse(query), Filters(), 8)
+            by_words.search_words(db, words.parse(query), Filters(), 8)
 
 
 # --- scripts without spaces -----------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_short_and_long_messages_show_the_same_lines(shelf: FilledStore, monkeyp
     """The matching lines of a short message are looked for in its text, those of a long one in the index."""
     shelf.put(random_rows(1)[::2])  # of Latin script, which the index can be trusted with
     short = {query: shelf.search(query).text for query in QUERIES}
-    monkeypatch.setattr(queries, "_SHORT_LINES", 0)
+    monkeypatch.setattr(by_words, "_SHORT_LINES", 0)
     assert {query: shelf.search(query).text for query in QUERIES} == short
 
 
@@ -213,7 +213,7 @@ def test_the_text_looked_for_first_is_in_every_match() -> None:
         r"abc+d",
         r"\x41bcd",
     ):
-        literal = patterns.compiled(pattern).literal.lower()
+        literal = patterns.compile_pattern(pattern).literal.lower()
         for text in ("acdef", "xyabc", "xdef", "adef", "Qxyz", "MASK", "abccd", "Abcd"):
             if re.search(pattern.replace(r"\p{Letter}", "[A-Z]"), text):
                 assert literal in text.lower()

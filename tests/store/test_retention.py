@@ -17,7 +17,7 @@ import pytest
 from openmem_hook import config
 from openmem_hook.compactor import Compactor
 from openmem_hook.gateway.hook import ContextHook
-from openmem_hook.gateway.watch import Watch
+from openmem_hook.gateway.notices import Notices
 from openmem_hook.store import catalog, names, retention
 from openmem_hook.store import session as session_module
 from openmem_hook.store.pool import Pool
@@ -49,7 +49,7 @@ def worker(state_dir: Path, clock: Clock) -> Iterator[Callable[..., ContextHook]
 
     def build(**settings: Any) -> ContextHook:
         base = config.load(settings, {"OPENMEM_STATE_DIR": str(state_dir)})
-        made.append(ContextHook(base, Compactor(state_dir / "context", clock), Watch()))
+        made.append(ContextHook(base, Compactor(state_dir / "context", clock), Notices()))
         return made[-1]
 
     yield build
@@ -65,7 +65,7 @@ async def use(hook: ContextHook, session_id: str, key: Any = None, **size: int) 
     if hook.compactor.store.sweeping is not None:
         await hook.compactor.store.sweeping
     await asyncio.to_thread(tidied, hook)
-    assert hook.watch.failures == 0
+    assert hook.notices.failures == 0
 
 
 def tidied(hook: ContextHook) -> None:
@@ -290,7 +290,7 @@ async def test_a_sweep_keeps_no_request_waiting_and_ends_with_the_worker(worker,
     clock.now += 2 * DAY
     entered, leave = threading.Event(), threading.Event()
 
-    def slow(*given: Any) -> list[str]:
+    def slow(*given: Any, **more: Any) -> list[str]:
         entered.set()
         leave.wait(10)
         return []

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from openmem_hook.store import wall
-from openmem_hook.store.wall import RefusedError, Table
+from openmem_hook.store import sandbox
+from openmem_hook.store.sandbox import RefusedError, Table
 from tests.harness.filled_store import FilledStore, result, said
 
 
@@ -34,7 +34,7 @@ def session(shelf: FilledStore) -> str:
 
 @pytest.fixture
 def ask(shelf: FilledStore, session: str):
-    return lambda sql, **more: wall.ask(shelf.path(session), sql, **more)
+    return lambda sql, **more: sandbox.select(shelf.path(session), sql, **more)
 
 
 # --- what works ---------------------------------------------------------------------------------------------
@@ -225,23 +225,23 @@ def test_time_and_memory_are_bounded(name: str, ask) -> None:
         ask(GREEDY[name])
     assert time.monotonic() - started < 6
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000, "the gateway's own memory grew"
-    most = max(largest_child, wall._ADDRESS_BYTES / 1024)
+    most = max(largest_child, sandbox._ADDRESS_BYTES / 1024)
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= most
 
 
 def test_rows_and_characters_are_bounded_and_the_answer_says_so(ask) -> None:
     many = ask("SELECT id FROM lines")
-    assert (len(many.rows), many.more) == (wall.ROWS, True)
+    assert (len(many.rows), many.more) == (sandbox.ROWS, True)
     long = ask("SELECT printf('%.*c', 1000000, 'x') FROM lines LIMIT 50")
     assert (long.more, long.cut) == (True, True)
-    assert sum(len(row[0]) for row in long.rows) < 2 * wall.ANSWER_CHARS
+    assert sum(len(row[0]) for row in long.rows) < 2 * sandbox.ANSWER_CHARS
     whole = ask("SELECT id FROM lines LIMIT 200")
     assert (len(whole.rows), whole.more, whole.cut) == (200, False, False)
 
 
 async def test_the_writer_is_never_blocked(shelf: FilledStore, session: str) -> None:
     """A statement that runs for its two seconds, and commits beside it."""
-    slow = asyncio.to_thread(wall.ask, shelf.path(session), GREEDY["without end"])
+    slow = asyncio.to_thread(sandbox.select, shelf.path(session), GREEDY["without end"])
     running = asyncio.create_task(slow)
     slowest = 0.0
     with closing(sqlite3.connect(shelf.path(session), timeout=0)) as db:
@@ -260,5 +260,5 @@ def test_a_missing_or_damaged_database_is_an_answer_not_a_crash(tmp_path: Path) 
     (tmp_path / "bad.db").write_bytes(b"no database at all" * 100)
     for name in ("bad.db", "gone.db"):
         with pytest.raises(RefusedError):
-            wall.ask(tmp_path / name, "SELECT 1 FROM lines")
+            sandbox.select(tmp_path / name, "SELECT 1 FROM lines")
     assert not (tmp_path / "gone.db").exists()

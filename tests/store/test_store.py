@@ -60,7 +60,12 @@ def thread(**more: Any) -> Thread:
 
 def cut(anchor: bytes = b"anchor", **more: Any) -> Cut:
     fields: dict[str, Any] = {"anchor_digest": b"digest", "anchor_unique": True, "before": None}
-    fields |= {"recent_outputs": (b"output",), "head": b"[]", "shown": (b"shown",), "head_sizes": Sizes(words=3)}
+    fields |= {
+        "recent_outputs": (b"output",),
+        "head": b"[]",
+        "shown_digests": (b"shown",),
+        "head_sizes": Sizes(words=3),
+    }
     return Cut(id="0" * 16, reason="limit", generation=1, anchor=anchor, **{**fields, **more})
 
 
@@ -324,7 +329,7 @@ def test_a_message_is_stored_once_however_often_it_comes(worker: OpenSession) ->
 def test_an_edit_of_a_message_that_is_not_stored_makes_it_not_known(worker: OpenSession) -> None:
     """Edits may outlive the database that held the message: it is stored when it comes again."""
     claim(worker, row("one"), edits=[swap(key=b"of another line")])
-    assert list(worker.state.measured) == [row("one").key]
+    assert list(worker.state.row_tokens) == [row("one").key]
 
 
 def test_names_from_the_wire_may_hold_what_is_no_utf_8(path: Path, worker: OpenSession) -> None:
@@ -346,7 +351,7 @@ def test_of_two_workers_the_second_one_is_told_to_decide_again(path: Path, worke
         assert list(other.state.edits.trims) == [b"anchor"]
         assert claim(other, row("yours"))
         worker.refresh()
-        assert worker.state.measured.keys() == other.state.measured.keys()
+        assert worker.state.row_tokens.keys() == other.state.row_tokens.keys()
 
 
 def test_a_state_is_loaded_anew_only_after_another_worker_wrote(path: Path, worker: OpenSession) -> None:
@@ -358,7 +363,7 @@ def test_a_state_is_loaded_anew_only_after_another_worker_wrote(path: Path, work
         claim(other, row("two"))
     worker.refresh()
     assert worker.state is not before
-    assert len(worker.state.measured) == 2
+    assert len(worker.state.row_tokens) == 2
 
 
 def test_memory_knows_after_a_claim_what_a_fresh_worker_loads(path: Path, worker: OpenSession) -> None:
@@ -374,7 +379,7 @@ def test_a_claim_that_fails_halfway_writes_nothing(worker: OpenSession, monkeypa
         claim(worker, row("two"), edits=[cut()])
     assert not worker.refresh().in_transaction
     assert query(worker, "SELECT count(*) FROM records") == [(1,)]
-    assert len(worker.state.measured) == 1
+    assert len(worker.state.row_tokens) == 1
     assert not worker.state.edits
 
 
@@ -385,7 +390,7 @@ def test_a_commit_that_fails_leaves_no_transaction_open(path: Path, monkeypatch)
         with failing("SQLITE_FULL", "COMMIT"), pytest.raises(sqlite3.OperationalError, match="FULL"):
             claim(worker, row("one"))
         assert not worker.refresh().in_transaction
-        assert not stored(path).measured
+        assert not stored(path).row_tokens
 
 
 def test_nobody_waiting_means_that_no_edit_is_written(worker: OpenSession) -> None:
@@ -399,7 +404,7 @@ def test_nobody_waiting_means_that_no_edit_is_written(worker: OpenSession) -> No
     assert query(worker, "SELECT text FROM messages") == [(repr(late),)]
     assert query(worker, "SELECT count(*) FROM edits") == [(0,)]
     assert not worker.state.edits
-    assert len(worker.state.measured) == 1
+    assert len(worker.state.row_tokens) == 1
 
 
 def test_an_edit_committed_too_late_is_taken_back_and_stays_so(path: Path, worker: OpenSession) -> None:
@@ -414,7 +419,7 @@ def test_an_edit_committed_too_late_is_taken_back_and_stays_so(path: Path, worke
         claim(worker, row("one", in_context=False), **late)
     with open_session(path) as other:
         for state in (worker.state, other.state):
-            assert (len(state.measured), state.edits.trims, state.edits.swaps) == (1, {}, {})
+            assert (len(state.row_tokens), state.edits.trims, state.edits.swaps) == (1, {}, {})
     assert query(worker, "SELECT in_context FROM messages") == [(1,)]
     assert query(worker, "SELECT count(*) FROM events") == [(0,)]
     assert claim(worker, edits=[cut()]), "the next request may make it"
@@ -528,7 +533,7 @@ def test_an_edit_of_a_kind_of_a_later_version_is_left_alone(path: Path, worker: 
 
 
 def report(worker: OpenSession, call_id: str, **more: Any) -> None:
-    fields = {"cut": "", "tokens": 100, "overhead": 1.0, "family_rate": 2.5, "measured": [], "thread": 1, "now": 1.0}
+    fields = {"cut": "", "tokens": 100, "overhead": 1.0, "family_rate": 2.5, "row_tokens": [], "thread": 1, "now": 1.0}
     usage = UsageWrite(call_id=call_id, key=b"key", event=Event("usage", {}), **{**fields, "offset": 2.0, **more})
     worker.record_usage(worker.refresh(), usage)
 
@@ -545,8 +550,8 @@ def test_a_report_counts_once(worker: OpenSession) -> None:
 def test_a_report_on_rows_that_were_lost_makes_no_row_known(worker: OpenSession) -> None:
     """Else the message would never be stored again."""
     claim(worker, row("one"))
-    report(worker, "call", measured=[(row("one").key, 5.0), (b"lost", 7.0)])
-    assert worker.state.measured == {row("one").key: 5.0}
+    report(worker, "call", row_tokens=[(row("one").key, 5.0), (b"lost", 7.0)])
+    assert worker.state.row_tokens == {row("one").key: 5.0}
 
 
 def test_unknown_tokens_are_stored_as_unknown(path: Path, worker: OpenSession) -> None:
@@ -563,7 +568,7 @@ def test_what_was_sent_is_carried_over_to_a_database_that_took_the_place_of_a_lo
     claim(worker, row("one"), edits=[cut(), swap()])
     path.unlink()
     worker.refresh()
-    assert (worker.state.measured, worker.sent_unstored) == ({}, {row("one").key})
+    assert (worker.state.row_tokens, worker.sent_unstored) == ({}, {row("one").key})
     assert list(worker.state.unstored_edits) == [cut(), swap()]
     assert worker.state.origin_of([b"new", row("one").key, b"newer"]) == thread(id=1, name="main-1")
     claim(worker, row("one"), edits=list(worker.state.unstored_edits))
@@ -720,7 +725,7 @@ def test_a_session_or_catalog_in_use_for_too_long_is_not_waited_for(pool: Pool, 
     for module in ("pool", "open_session"):
         monkeypatch.setattr(f"openmem_hook.store.{module}.LOCK_S", 0.05)
     worker, busy = pool.session("tenant", "a"), []
-    with worker.locked(), pytest.raises(SessionBusyError), worker.locked():
+    with worker.lock_in_time(), pytest.raises(SessionBusyError), worker.lock_in_time():
         pass
 
     def use_again(db: sqlite3.Connection) -> None:

@@ -14,8 +14,9 @@ import pytest
 
 from openmem_hook import __version__
 from openmem_hook.store import names
-from openmem_hook.tools import GET_CHARS, TOOLS, Caller
-from openmem_hook.tools.status import status
+from openmem_hook.tools import TOOLS, Caller
+from openmem_hook.tools.get import GET_CHARS
+from openmem_hook.tools.status import summarise
 from tests.harness.conversation import Conversation, messages_of
 from tests.harness.filled_store import LARGE, NOW, FilledStore, Row, found_lines, number, reply, result, said
 from tests.kit.builders import assistant, results, tool_result, user
@@ -109,10 +110,10 @@ def test_one_session_that_can_not_be_read_hides_no_other(shelf: FilledStore) -> 
         path = shelf.path(broken)
         path.with_name(path.name + side).write_bytes(b"no database" * 1000)
     answer = shelf.search("needle")
-    assert not answer.failed
+    assert not answer.is_error
     assert whole in answer.text
     assert "total_matches: at least 1" in answer.text
-    assert shelf.search("needle", session_id=broken).failed
+    assert shelf.search("needle", session_id=broken).is_error
 
 
 # --- frames -------------------------------------------------------------------------------------------------
@@ -196,7 +197,7 @@ async def test_every_id_in_a_header_gives_back_the_very_text(name: str, new_hook
         assert body_of(text) == whole[:GET_CHARS]
         assert f"of {len(whole)}" in text
         for forged in ids[1:]:
-            assert shelf.ask("smart_compact_get", owner="user:user-1", id=forged).failed
+            assert shelf.ask("smart_compact_get", owner="user:user-1", id=forged).is_error
         row = shelf.ask("smart_compact_search", owner="user:user-1", pattern=".", role="tool").text
         assert f" id={ids[0]}" in row
     finally:
@@ -259,7 +260,7 @@ WRONG: list[tuple[str, dict[str, object], str]] = [
 def test_an_error_says_what_to_send_instead(tool: str, given: dict[str, object], told: str, shelf: FilledStore) -> None:
     shelf.put(["some text"])
     answer = shelf.ask(tool, **given)
-    assert answer.failed
+    assert answer.is_error
     assert told in answer.text
     assert "\n" not in answer.text
 
@@ -297,7 +298,7 @@ def test_a_pattern_that_would_run_for_ever_is_given_up_and_the_answer_says_so(sh
 async def test_a_pattern_that_runs_and_runs_stalls_nobody(shelf: FilledStore) -> None:
     shelf.put(["a" * 5_000 + "!"])
     caller = Caller(names.tenant_folder("user:alice"))
-    asked = asyncio.create_task(shelf.desk.call(caller, "smart_compact_search", {"pattern": r"^(?:a|aa)+$"}))
+    asked = asyncio.create_task(shelf.runner.call(caller, "smart_compact_search", {"pattern": r"^(?:a|aa)+$"}))
     largest, last = 0.0, time.monotonic()
     while not asked.done():
         await asyncio.sleep(0.005)
@@ -377,7 +378,7 @@ def test_status_knows_nothing_rather_than_zero(shelf: FilledStore) -> None:
 
 
 def test_a_gateway_that_was_not_restarted_after_an_update_is_told_so() -> None:
-    told = json.loads(status([], 24, installed="99.0"))
+    told = json.loads(summarise([], 24, installed_version="99.0"))
     assert (told["version_installed"], told["stale"]) == ("99.0", True)
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openmem_hook.gateway import identity
+from openmem_hook.gateway.tenant import Authentication, tenant_of
 from openmem_hook.store import names
 from openmem_hook.tools import TOOLS, Caller
 from tests.conftest import make_key
@@ -41,7 +41,7 @@ def body(canary: str):
 
 
 def caller(key: SimpleNamespace, mode: str = "user") -> Caller:
-    return Caller(names.tenant_folder(identity.tenant_of(key, mode, identity.Authentication())))
+    return Caller(names.tenant_folder(tenant_of(key, mode, Authentication())))
 
 
 def everything(shelf: FilledStore, who: Caller, canary: str, ids: list[tuple[str, str]]) -> str:
@@ -59,7 +59,7 @@ def everything(shelf: FilledStore, who: Caller, canary: str, ids: list[tuple[str
             ("smart_compact_get", {"id": result}),
             ("smart_compact_get", {"id": result, "session_id": session}),
         ]
-    return "\n".join(shelf.desk.answer(who, tool, given).text for tool, given in asked)
+    return "\n".join(shelf.tools.call(who, tool, given).text for tool, given in asked)
 
 
 async def stored(hook, key: SimpleNamespace, canary: str, session: str = "the same id") -> tuple[str, str]:
@@ -68,7 +68,7 @@ async def stored(hook, key: SimpleNamespace, canary: str, session: str = "the sa
     sent = await talk.send(body(canary))
     result = re.search(r"smart_compact_get\(id=\\?\"(\w{16})", str(sent["messages"]))
     assert result is not None
-    tenant = identity.tenant_of(key, hook.base.settings.tenant, identity.Authentication())
+    tenant = tenant_of(key, hook.base.settings.tenant, Authentication())
     return names.session_name(tenant, session), result[1]
 
 
@@ -101,11 +101,10 @@ async def test_not_allowed_looks_like_not_there(tool: str, new_hook, shelf: Fill
         "smart_compact_get": {"seq": 1},
     }
     answers = {
-        name: shelf.desk.answer(bob, tool, {**given[tool], "session_id": name})
-        for name in (session, "0123456789abcdef")
+        name: shelf.tools.call(bob, tool, {**given[tool], "session_id": name}) for name in (session, "0123456789abcdef")
     }
     assert len({answer.text.replace(name, "ID") for name, answer in answers.items()}) == 1
-    missing = [shelf.desk.answer(bob, "smart_compact_get", {"id": name}) for name in (result, "0123456789abcdef")]
+    missing = [shelf.tools.call(bob, "smart_compact_get", {"id": name}) for name in (result, "0123456789abcdef")]
     assert missing[0].text.replace(result, "ID") == missing[1].text.replace("0123456789abcdef", "ID")
 
 
@@ -137,5 +136,5 @@ def test_asking_makes_nothing_on_disk(shelf: FilledStore) -> None:
 def test_no_tool_takes_a_tenant_from_its_arguments(shelf: FilledStore) -> None:
     shelf.put(["needle"], owner="user:alice")
     for name in TOOLS:
-        assert shelf.ask(name, owner="user:bob", tenant="user:alice").failed
+        assert shelf.ask(name, owner="user:bob", tenant="user:alice").is_error
     assert "needle" not in shelf.search("needle", owner="user:bob").text

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from openmem_hook.replay.provider import rules_anthropic, rules_chat, rules_responses
-from openmem_hook.replay.provider.issued import Issued
-from openmem_hook.replay.session import Format
+from openmem_hook.replay.provider.signatures import SignatureRegistry
+from openmem_hook.replay.transcript import Format
 
 _CHECKS = {
     "anthropic": rules_anthropic.check,
@@ -18,6 +18,6 @@ _CHECKS = {
 }
 
 
-def check(body: dict[str, Any], fmt: Format, issued: Issued | None = None) -> list[str]:
-    """Objections of the provider that speaks `fmt`."""
-    return _CHECKS[fmt](body, issued)
+def check(body: dict[str, Any], fmt: Format, registry: SignatureRegistry | None = None) -> list[str]:
+    """Objections of the provider that speaks `fmt`, none where it accepts the body. `registry` is what it signed."""
+    return _CHECKS[fmt](body, registry)

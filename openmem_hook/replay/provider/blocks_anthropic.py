@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from openmem_hook.replay.provider import media
-from openmem_hook.replay.provider.issued import Issued
+from openmem_hook.replay.provider.signatures import SignatureRegistry
 
 Block = dict[str, Any]
 
@@ -52,24 +52,24 @@ def is_server_result(block: Block) -> bool:
     return str(block.get("type", "")).endswith("_tool_result")
 
 
-def block_faults(at: int, message: Block, tools: set[Any], issued: Issued | None) -> Iterator[str]:
+def block_faults(at: int, message: Block, tools: set[Any], registry: SignatureRegistry | None) -> Iterator[str]:
     """Objections to the blocks of message number `at`; `tools` are the names a reference may point to."""
     role, blocks = message["role"], blocks_of(message)
     if not blocks:
         yield from _empty(at, message)
-    elif all(block.get("type") == "text" and _blank(block) for block in blocks):
+    elif all(block.get("type") == "text" and _is_blank(block) for block in blocks):
         yield f"messages.{at}: text content blocks must contain non-whitespace text"
     for spot, block in enumerate(blocks):
         place = f"messages.{at}.content.{spot}"
         kind = block.get("type")
-        if not _allowed(role, kind):
-            yield _misplaced(at, place, role, kind)
+        if not _may_stand(role, kind):
+            yield _place_fault(at, place, role, kind)
             continue
-        yield from _faults_of(place, block, tools, issued)
+        yield from _faults_of(place, block, tools, registry)
 
 
-def _blank(block: Block) -> bool:
-    """Whitespace and nothing else. Models do emit such blocks beside calls, and those are taken back."""
+def _is_blank(block: Block) -> bool:
+    """Whitespace and nothing else. Models do emit such blocks beside calls, and those are accepted back."""
     text = block.get("text")
     return isinstance(text, str) and bool(text) and not text.strip()
 
@@ -84,7 +84,7 @@ def _empty(at: int, message: Block) -> Iterator[str]:
         )
 
 
-def _allowed(role: str, kind: object) -> bool:
+def _may_stand(role: str, kind: object) -> bool:
     if role == "user":
         return kind in USER_TYPES
     if role == "system":
@@ -92,7 +92,7 @@ def _allowed(role: str, kind: object) -> bool:
     return kind in ASSISTANT_TYPES or str(kind).endswith("_tool_result")
 
 
-def _misplaced(at: int, place: str, role: str, kind: object) -> str:
+def _place_fault(at: int, place: str, role: str, kind: object) -> str:
     if role == "system":
         return f"messages.{at}: role 'system' supports text, tool_addition, and tool_removal blocks only"
     if kind in USER_TYPES | ASSISTANT_TYPES:
@@ -101,14 +101,14 @@ def _misplaced(at: int, place: str, role: str, kind: object) -> str:
     return f"{place}: Input tag '{kind}' found using 'type' does not match any of the expected tags"
 
 
-def _faults_of(place: str, block: Block, tools: set[Any], issued: Issued | None) -> Iterator[str]:
+def _faults_of(place: str, block: Block, tools: set[Any], registry: SignatureRegistry | None) -> Iterator[str]:
     kind = str(block.get("type"))
     for key in sorted(set(block) - KEYS.get(kind, set(block))):
         yield f"{place}.{kind}.{key}: Extra inputs are not permitted"
     if kind == "text":
         yield from _text(place, block)
     elif kind in {"thinking", "redacted_thinking"}:
-        yield from _thinking(place, block, issued)
+        yield from _thinking(place, block, registry)
     elif kind in {"tool_use", "server_tool_use", "mcp_tool_use"}:
         yield from _call(place, block)
     elif kind == "tool_result":
@@ -127,25 +127,22 @@ def _text(place: str, block: Block) -> Iterator[str]:
         yield f"{place}: text content blocks must be non-empty"
 
 
-def _thinking(place: str, block: Block, issued: Issued | None) -> Iterator[str]:
+def _thinking(place: str, block: Block, registry: SignatureRegistry | None) -> Iterator[str]:
     if block["type"] == "redacted_thinking":
         data = block.get("data")
         if not isinstance(data, str) or not data:
             yield f"{place}.redacted_thinking.data: Field required"
-        elif issued and issued.redacted_fault(data):
-            yield f"{place}: Invalid `data` in `redacted_thinking` block"
         return
     signature, text = block.get("signature"), block.get("thinking")
     if not isinstance(text, str):
         yield f"{place}.thinking.thinking: Field required"
     elif not isinstance(signature, str) or not signature:
         yield f"{place}.thinking.signature: Field required"
-    elif issued and issued.thinking_fault(signature, text):
-        known = signature in issued.thinking
+    elif registry and registry.thinking_fault(signature, text):
         yield (
             f"{place}: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified. "
             "These blocks must remain as they were in the original response."
-            if known
+            if signature in registry.thinking
             else f"{place}: Invalid `signature` in `thinking` block"
         )
 

@@ -11,22 +11,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from openmem_hook.replay.provider.blocks_anthropic import blocks_of
+from openmem_hook.replay.provider.signatures import SignatureRegistry
 
 MAX_BREAKPOINTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
-    """A marker: the path of its block, the block's type and text, and its lifetime ("5m" or "1h")."""
+    """A `cache_control` marker and the block that holds it."""
 
     place: str
+    """Path of the block in the body; "" for a marker of the whole request."""
+
     kind: str
+    """The block's type, `tool` for a tool, `request` for the body."""
+
     text: str | None
+    """The block's text; None where it is no text block."""
+
     ttl: str
+    """The lifetime: "5m", "1h" or whatever the client wrote."""
+
     marker: Any
+    """The marker itself, of any shape."""
 
 
 def breakpoints(body: dict[str, Any]) -> list[Breakpoint]:
+    """All markers in the order of the walk."""
     return list(_walk(body))
 
 
@@ -54,14 +65,15 @@ def _marker(place: str, block: Any, kind: str = "") -> Iterator[Breakpoint]:
         yield Breakpoint(place, kind or str(block.get("type")), text, str(ttl), marker)
 
 
-def breakpoint_faults(body: dict[str, Any]) -> Iterator[str]:
-    found = breakpoints(body)
-    if len(found) > MAX_BREAKPOINTS:
-        yield f"A maximum of 4 blocks with cache_control may be provided. Found {len(found)}."
+def breakpoint_faults(body: dict[str, Any], registry: SignatureRegistry | None) -> Iterator[str]:
+    """Objections to the markers of a body."""
+    markers = breakpoints(body)
+    if len(markers) > MAX_BREAKPOINTS:
+        yield f"A maximum of 4 blocks with cache_control may be provided. Found {len(markers)}."
     short = False
-    for one in found:
+    for one in markers:
         where = f"{one.place}.{one.kind}" if one.kind not in {"tool", "request"} else one.place or "request"
-        if not _well_formed(one.marker):
+        if not _is_marker(one.marker):
             yield f"{where}.cache_control: Input should be {{'type': 'ephemeral'}} with a ttl of '5m' or '1h'"
         if one.text is not None and not one.text.strip():
             yield f"{where}: cache_control cannot be set for empty text blocks"
@@ -74,7 +86,7 @@ def breakpoint_faults(body: dict[str, Any]) -> Iterator[str]:
         short = short or one.ttl != "1h"
 
 
-def _well_formed(marker: Any) -> bool:
+def _is_marker(marker: Any) -> bool:
     if not isinstance(marker, dict) or marker.get("type") != "ephemeral":
         return False
     return set(marker) <= {"type", "ttl", "scope"} and marker.get("ttl", "5m") in {"5m", "1h"}

@@ -19,12 +19,18 @@ from typing import Any, TypeAlias
 import orjson
 from tokenizers import Tokenizer
 
-from openmem_hook.replay.provider.canonical import unmarked
-from openmem_hook.replay.session import Format
+from openmem_hook.replay.provider.canonical import without_breakpoints
+from openmem_hook.replay.transcript import Format
 
 MEDIA_TOKENS = 1600
+"""Tokens of a picture or document: Anthropic's figure for the largest picture it doesn't scale down."""
+
 FRAME_TOKENS = 4
-REMEMBERED_BLOCKS = 200_000
+"""Tokens of framing for each block. Assumed."""
+
+MAX_BLOCKS = 200_000
+"""Blocks whose tokens are remembered."""
+
 MEDIA_TYPES = frozenset({"image", "document", "image_url", "file", "input_image", "input_file", "input_audio"})
 OPAQUE_KEYS = frozenset({"signature", "encrypted_content", "data"})
 SILENT_KEYS = frozenset({"type", "id", "status", "annotations", "cache_control"})
@@ -34,6 +40,7 @@ Ids: TypeAlias = "array[int]"
 
 @lru_cache(maxsize=1)
 def tokenizer() -> Tokenizer:
+    """The tokenizer of LiteLLM's file. Raises RuntimeError where LiteLLM is not installed."""
     spec = importlib.util.find_spec("litellm")
     if spec is None or not spec.submodule_search_locations:
         raise RuntimeError("litellm is not installed: its tokenizer file is what the kit counts with")
@@ -42,6 +49,7 @@ def tokenizer() -> Tokenizer:
 
 
 def count_text(text: str) -> int:
+    """Tokens of a text by itself."""
     return len(tokenizer().encode(text, add_special_tokens=False).ids)
 
 
@@ -52,13 +60,13 @@ def prompt_tokens(body: dict[str, Any], fmt: Format) -> int:
 
 def prompt_blocks(body: dict[str, Any], fmt: Format) -> list[tuple[bytes, Ids]]:
     """Every block in the order a provider reads it: its digest (breakpoints ignored) and its token ids."""
-    return [_counted(part) for part in prompt_parts(body, fmt)]
+    return [_count(part) for part in prompt_parts(body, fmt)]
 
 
 def message_tokens(message: dict[str, Any], fmt: Format) -> int:
     """Tokens of one message (in Responses: one item)."""
     parts = [message] if fmt == "responses" else message_parts(message)
-    return sum(len(_counted(part)[1]) for part in parts)
+    return sum(len(_count(part)[1]) for part in parts)
 
 
 def prompt_parts(body: dict[str, Any], fmt: Format) -> Iterator[Any]:
@@ -67,8 +75,8 @@ def prompt_parts(body: dict[str, Any], fmt: Format) -> Iterator[Any]:
     if fmt == "responses":
         if body.get("instructions"):
             yield {"role": "system", "text": body["instructions"]}
-        held = body.get("input")
-        yield from [{"role": "user", "text": held}] if isinstance(held, str) else held or []
+        items = body.get("input")
+        yield from [{"role": "user", "text": items}] if isinstance(items, str) else items or []
         return
     system = body.get("system")
     yield from [{"type": "text", "text": system}] if isinstance(system, str) and system else system or []
@@ -91,32 +99,34 @@ _by_digest: dict[bytes, Ids] = {}
 _by_bytes: dict[bytes, tuple[bytes, Ids]] = {}
 
 
-def _counted(part: Any) -> tuple[bytes, Ids]:
+def _count(part: Any) -> tuple[bytes, Ids]:
+    """Digest and ids of a block. First by its bytes, which are mostly the same objects again; then by what a model
+    reads of them."""
     raw = hashlib.blake2b(orjson.dumps(part), digest_size=16).digest()
-    known = _by_bytes.get(raw)
-    if known is None:
-        if len(_by_bytes) >= REMEMBERED_BLOCKS:
+    block = _by_bytes.get(raw)
+    if block is None:
+        if len(_by_bytes) >= MAX_BLOCKS:
             _by_bytes.clear()
-        known = _by_bytes[raw] = _by_meaning(part)
-    return known
+        block = _by_bytes[raw] = _count_canonical(part)
+    return block
 
 
-def _by_meaning(part: Any) -> tuple[bytes, Ids]:
-    canonical = orjson.dumps(unmarked(part), option=orjson.OPT_SORT_KEYS)
+def _count_canonical(part: Any) -> tuple[bytes, Ids]:
+    canonical = orjson.dumps(without_breakpoints(part), option=orjson.OPT_SORT_KEYS)
     digest = hashlib.blake2b(canonical, digest_size=16).digest()
     ids = _by_digest.get(digest)
     if ids is None:
-        if len(_by_digest) >= REMEMBERED_BLOCKS:
+        if len(_by_digest) >= MAX_BLOCKS:
             _by_digest.clear()
-        ids = _by_digest[digest] = _tokenized(part, digest)
+        ids = _by_digest[digest] = _tokenize(part, digest)
     return digest, ids
 
 
-def _tokenized(part: Any, digest: bytes) -> Ids:
-    """Ids of the text, then made-up ones for framing and opaque values, told apart by the digest."""
-    made: Ids = array("I", tokenizer().encode("\n".join(_texts(part)), add_special_tokens=False).ids)
-    made.extend([int.from_bytes(digest[:4], "big")] * (FRAME_TOKENS + _opaque_tokens(part)))
-    return made
+def _tokenize(part: Any, digest: bytes) -> Ids:
+    """Ids of the text, then invented ones for framing and opaque values, which the digest makes the block's own."""
+    ids: Ids = array("I", tokenizer().encode("\n".join(_texts(part)), add_special_tokens=False).ids)
+    ids.extend([int.from_bytes(digest[:4], "big")] * (FRAME_TOKENS + _opaque_tokens(part)))
+    return ids
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -145,5 +155,5 @@ def _opaque_tokens(value: Any) -> int:
         return 0
     if str(value.get("type")) in MEDIA_TYPES:
         return MEDIA_TOKENS
-    held = [inner for key, inner in value.items() if key in OPAQUE_KEYS and isinstance(inner, str)]
-    return sum(len(text) // 4 for text in held) + sum(_opaque_tokens(inner) for inner in value.values())
+    texts = [inner for key, inner in value.items() if key in OPAQUE_KEYS and isinstance(inner, str)]
+    return sum(len(text) // 4 for text in texts) + sum(_opaque_tokens(inner) for inner in value.values())

@@ -12,17 +12,23 @@ import re
 from typing import Any
 
 MEDIA_LIMIT = 100
+"""Pictures and documents in a request."""
+
 MANY_MEDIA = 20
+"""Of these, the number above which a picture's sides are limited to `MANY_MEDIA_PIXELS`."""
+
 MANY_MEDIA_PIXELS = 2000
 PICTURE_BYTES = 5 * 1024 * 1024
+"""Bytes of one picture."""
+
 PICTURE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+/-]+)(?:;[\w=.-]+)*;base64,(?P<data>.*)", re.DOTALL)
 
 
-def decoded(data: object) -> bytes | None:
-    """The bytes of a base64 string, None when it isn't whole."""
+def decode_base64(data: object) -> bytes | None:
+    """The bytes of a base64 string; None when it isn't whole."""
     if not isinstance(data, str) or not data:
         return None
     try:
@@ -53,7 +59,7 @@ def source_fault(block: dict[str, Any]) -> str:
 
 
 def _base64_fault(block: dict[str, Any], source: dict[str, Any]) -> str:
-    raw = decoded(source.get("data"))
+    raw = decode_base64(source.get("data"))
     if raw is None:
         return "source.base64.data: Invalid base64 data"
     if block.get("type") == "image":
@@ -65,10 +71,11 @@ def _base64_fault(block: dict[str, Any], source: dict[str, Any]) -> str:
 
 
 def side_of(block: dict[str, Any]) -> int:
+    """The longer side in pixels of a picture in an Anthropic block; 0 for anything but a PNG."""
     source = block.get("source")
     if block.get("type") != "image" or not isinstance(source, dict) or source.get("type") != "base64":
         return 0
-    head = decoded(str(source.get("data", ""))[:64])
+    head = decode_base64(str(source.get("data", ""))[:64])
     return png_side(head) if head else 0
 
 
@@ -78,8 +85,8 @@ def url_fault(url: object) -> str:
         return "Invalid type for 'image_url.url': expected a string"
     if not url.startswith("data:"):
         return "" if url.startswith(("http://", "https://")) else "Invalid image URL."
-    found = _DATA_URL.fullmatch(url)
-    if found is None or decoded(found["data"]) is None:
+    match = _DATA_URL.fullmatch(url)
+    if match is None or decode_base64(match["data"]) is None:
         return "Invalid base64 image_url."
     return ""
 
@@ -88,5 +95,5 @@ def file_fault(data: object) -> str:
     """As `url_fault`, for `file_data`, which may be bare base64."""
     if not isinstance(data, str) or not data:
         return "Invalid file data: expected a base64-encoded string"
-    found = _DATA_URL.fullmatch(data)
-    return "" if decoded(found["data"] if found else data) is not None else "Invalid file data: not base64"
+    match = _DATA_URL.fullmatch(data)
+    return "" if decode_base64(match["data"] if match else data) is not None else "Invalid file data: not base64"

@@ -1,4 +1,4 @@
-"""V-A: the Messages API as a strict reader, in the provider's own words.
+"""The Messages API as a strict reader, in the provider's own words.
 
 `check` returns every objection it finds (the real provider stops at the first). Rules run over the whole body
 in a visible tuple; each rule yields messages. What single blocks may look like is in `blocks_anthropic`.
@@ -16,14 +16,14 @@ import orjson
 from openmem_hook.replay.provider import media
 from openmem_hook.replay.provider.blocks_anthropic import block_faults, blocks_of, inner_blocks, is_server_result
 from openmem_hook.replay.provider.breakpoints import breakpoint_faults
-from openmem_hook.replay.provider.issued import Issued
 from openmem_hook.replay.provider.pairs_anthropic import server_pairs, tool_pairs
+from openmem_hook.replay.provider.signatures import SignatureRegistry
 
 BODY_LIMIT = 32 * 1024 * 1024
 TOO_LARGE = "Request exceeds the maximum size"
 
 Body = dict[str, Any]
-Rule = Callable[[Body, Issued | None], Iterator[str]]
+Rule = Callable[[Body, SignatureRegistry | None], Iterator[str]]
 
 TOP_LEVEL = frozenset({
     "model", "messages", "max_tokens", "system", "metadata", "stop_sequences", "stream", "temperature",
@@ -36,12 +36,12 @@ MESSAGE_KEYS = {"user": {"role", "content"}, "assistant": {"role", "content"},
 ANY_POSITION = "the directive-only form (content: [] with output_config) is accepted at any position"
 
 
-def check(body: Body, issued: Issued | None = None) -> list[str]:
+def check(body: Body, registry: SignatureRegistry | None = None) -> list[str]:
     """Every objection to a request body; an empty list means accepted."""
     shape = [*_top_level(body)]
     if shape:
         return shape
-    return [fault for rule in RULES for fault in rule(body, issued)]
+    return [fault for rule in RULES for fault in rule(body, registry)]
 
 
 def _top_level(body: Body) -> Iterator[str]:
@@ -71,20 +71,20 @@ def _message_shape(at: int, message: Any) -> Iterator[str]:
         yield f"messages.{at}.content: Input should be a valid dictionary"
 
 
-def _sizes(body: Body, issued: Issued | None) -> Iterator[str]:
+def _sizes(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
     if len(orjson.dumps(body)) > BODY_LIMIT:
         yield TOO_LARGE
-    found = [b for m in body["messages"] for b in inner_blocks(m) if b.get("type") in {"image", "document"}]
-    if len(found) > media.MEDIA_LIMIT:
-        yield f"messages: Too many images and documents: {len(found)} > {media.MEDIA_LIMIT}"
-    if len(found) > media.MANY_MEDIA and any(media.side_of(b) > media.MANY_MEDIA_PIXELS for b in found):
+    blocks = [b for m in body["messages"] for b in inner_blocks(m) if b.get("type") in {"image", "document"}]
+    if len(blocks) > media.MEDIA_LIMIT:
+        yield f"messages: Too many images and documents: {len(blocks)} > {media.MEDIA_LIMIT}"
+    if len(blocks) > media.MANY_MEDIA and any(media.side_of(b) > media.MANY_MEDIA_PIXELS for b in blocks):
         yield (
             "messages: At least one of the image dimensions exceed max allowed size for many-image requests: 2000 "
             "pixels"
         )
 
 
-def _settings(body: Body, issued: Issued | None) -> Iterator[str]:
+def _settings(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
     metadata = body.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
         yield "metadata: Input should be a valid dictionary"
@@ -102,7 +102,7 @@ def _settings(body: Body, issued: Issued | None) -> Iterator[str]:
             yield "`max_tokens` must be greater than `thinking.budget_tokens`."
 
 
-def _tools(body: Body, issued: Issued | None) -> Iterator[str]:
+def _tools(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
     tools = body.get("tools")
     if tools is None:
         return
@@ -121,7 +121,7 @@ def _tools(body: Body, issued: Issued | None) -> Iterator[str]:
             yield f"tools.{at}.custom.input_schema: Field required"
 
 
-def _system_prompt(body: Body, issued: Issued | None) -> Iterator[str]:
+def _system_prompt(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
     system = body.get("system")
     if system is None or isinstance(system, str):
         return
@@ -135,7 +135,7 @@ def _system_prompt(body: Body, issued: Issued | None) -> Iterator[str]:
             yield "system: text content blocks must be non-empty"
 
 
-def _order_of_roles(body: Body, issued: Issued | None) -> Iterator[str]:
+def _order_of_roles(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
     messages = body["messages"]
     if messages[0]["role"] == "assistant":
         yield 'messages: first message must use the "user" role'
@@ -168,14 +168,14 @@ def _system_place(messages: list[Body], at: int) -> Iterator[str]:
         yield (f"messages.{at}: role 'system' must precede an 'assistant' message or end the array; {ANY_POSITION}")
 
 
-def _contents(body: Body, issued: Issued | None) -> Iterator[str]:
+def _contents(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
     tools = body.get("tools") or []
-    known = {tool.get("name") for tool in tools if isinstance(tool, dict)}
+    names = {tool.get("name") for tool in tools if isinstance(tool, dict)}
     for at, message in enumerate(body["messages"]):
-        yield from block_faults(at, message, known, issued)
+        yield from block_faults(at, message, names, registry)
 
 
-def _thinking_leads(body: Body, issued: Issued | None) -> Iterator[str]:
+def _thinking_leads(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
     """With thinking `enabled`, the running turn has to open with thinking, and so has a prefilled answer."""
     messages = body["messages"]
     thinking = body.get("thinking")
@@ -209,7 +209,7 @@ def _turn_opener(messages: list[Body]) -> int | None:
     return opener
 
 
-def _ending(body: Body, issued: Issued | None) -> Iterator[str]:
+def _ending(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
     last = body["messages"][-1]
     blocks = blocks_of(last)
     if last["role"] != "assistant" or not blocks:
@@ -219,10 +219,6 @@ def _ending(body: Body, issued: Issued | None) -> Iterator[str]:
     text = blocks[-1].get("text") if blocks[-1].get("type") == "text" else None
     if isinstance(text, str) and text != text.rstrip():
         yield "messages: final assistant content cannot end with trailing whitespace"
-
-
-def _breakpoints(body: Body, issued: Issued | None) -> Iterator[str]:
-    yield from breakpoint_faults(body)
 
 
 RULES: tuple[Rule, ...] = (
@@ -236,5 +232,5 @@ RULES: tuple[Rule, ...] = (
     server_pairs,
     _thinking_leads,
     _ending,
-    _breakpoints,
+    breakpoint_faults,
 )

@@ -1,14 +1,15 @@
-"""V-C: chat completions as a strict reader, in the provider's own words."""
+"""Chat completions as a strict reader, in the provider's own words."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import Any
 
 import orjson
 
 from openmem_hook.replay.provider import media
-from openmem_hook.replay.provider.issued import Issued
+from openmem_hook.replay.provider.signatures import SignatureRegistry
 
 BODY_LIMIT = 32 * 1024 * 1024
 TOO_LARGE = "Request body too large"
@@ -31,7 +32,7 @@ PARTS = {
 }  # fmt: skip
 
 
-def check(body: Body, issued: Issued | None = None) -> list[str]:
+def check(body: Body, registry: SignatureRegistry | None = None) -> list[str]:
     """Every objection to a request body; an empty list means accepted. Nothing in this API is signed."""
     shape = [*_top_level(body)]
     if shape:
@@ -74,17 +75,18 @@ def _ends(body: Body) -> Iterator[str]:
         yield (f"Invalid 'messages': the last message must have role 'user' or 'tool', but it has role '{roles[-1]}'.")
 
 
-def _calls_answered(body: Body) -> Iterator[str]:
+def _calls_have_answers(body: Body) -> Iterator[str]:
     messages = body["messages"]
-    used: set[str] = set()
+    ids: set[str] = set()
     for at, message in enumerate(messages):
         calls = [str(call.get("id")) for call in calls_of(message)]
         for call in calls:
-            if call in used:
+            if call in ids:
                 yield f"Invalid 'messages[{at}].tool_calls': duplicate tool call id {call}."
-            used.add(call)
+            ids.add(call)
         if calls:
-            answers = _group_after(messages, at)
+            results = takewhile(lambda later: later["role"] == "tool", messages[at + 1 :])
+            answers = [str(result.get("tool_call_id")) for result in results]
             missing = [call for call in calls if call not in answers]
             if missing:
                 yield (
@@ -94,33 +96,24 @@ def _calls_answered(body: Body) -> Iterator[str]:
                 )
 
 
-def _group_after(messages: list[Body], at: int) -> list[str]:
-    answers = []
-    for message in messages[at + 1 :]:
-        if message["role"] != "tool":
-            break
-        answers.append(str(message.get("tool_call_id")))
-    return answers
-
-
-def _answers_called(body: Body) -> Iterator[str]:
+def _answers_have_calls(body: Body) -> Iterator[str]:
     open_calls: set[str] = set()
-    answered: set[str] = set()
+    answers: set[str] = set()
     for at, message in enumerate(body["messages"]):
         if message["role"] != "tool":
-            open_calls, answered = {str(call.get("id")) for call in calls_of(message)}, set()
+            open_calls, answers = {str(call.get("id")) for call in calls_of(message)}, set()
             continue
         call = message.get("tool_call_id")
         if not isinstance(call, str) or not call:
             yield f"Missing required parameter: 'messages[{at}].tool_call_id'."
-        elif call in answered:
+        elif call in answers:
             yield f"Invalid parameter: 'messages[{at}]' answers 'tool_call_id' {call} a second time."
         elif call not in open_calls:
             yield (
                 "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with "
                 f"'tool_calls'. (messages[{at}].role, {call})"
             )
-        answered.add(str(call))
+        answers.add(str(call))
 
 
 def _contents(body: Body) -> Iterator[str]:
@@ -185,21 +178,23 @@ def _parts(at: int, message: Body) -> Iterator[str]:
             if fault:
                 yield f"{fault} ({place})"
         elif kind == "file":
-            held = part.get("file")
-            if not isinstance(held, dict) or not (held.get("file_id") or held.get("file_data")):
+            file = part.get("file")
+            if not isinstance(file, dict) or not (file.get("file_id") or file.get("file_data")):
                 yield f"Missing required parameter: '{place}.file'."
-            elif "file_data" in held and media.file_fault(held["file_data"]):
-                yield f"{media.file_fault(held['file_data'])} ({place})"
+            elif "file_data" in file and media.file_fault(file["file_data"]):
+                yield f"{media.file_fault(file['file_data'])} ({place})"
 
 
 def calls_of(message: Body) -> list[Body]:
+    """The tool calls of a message."""
     calls = message.get("tool_calls")
     return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
 
 
 def parts_of(message: Body) -> list[Body]:
+    """The parts of a message's content; none where it is a string."""
     content = message.get("content")
     return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
 
 
-RULES: tuple[Rule, ...] = (_sizes, _ends, _calls_answered, _answers_called, _contents)
+RULES: tuple[Rule, ...] = (_sizes, _ends, _calls_have_answers, _answers_have_calls, _contents)

@@ -1,7 +1,7 @@
-"""V-R: the Responses API as a strict reader, in the provider's own words.
+"""The Responses API as a strict reader, in the provider's own words.
 
 Families: an output answers only a call of its own family, so the same id in another family is an orphan. Item
-types the table doesn't know are let through unjudged, because new ones appear every few months.
+types the table doesn't know pass unjudged, because new ones appear every few months.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 import orjson
 
 from openmem_hook.replay.provider import media
-from openmem_hook.replay.provider.issued import Issued
+from openmem_hook.replay.provider.signatures import SignatureRegistry
 
 BODY_LIMIT = 32 * 1024 * 1024
 TOO_LARGE = "Request body too large"
 
 Body = dict[str, Any]
-Rule = Callable[[Body, Issued | None], Iterator[str]]
+Rule = Callable[[Body, SignatureRegistry | None], Iterator[str]]
 
 TOP_LEVEL = frozenset({
     "model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "stream",
@@ -42,7 +42,7 @@ SERVER_RUN = frozenset({
     "web_search_call", "image_generation_call", "file_search_call", "code_interpreter_call", "mcp_call",
     "mcp_list_tools", "mcp_approval_request",
 })  # fmt: skip
-PRODUCED = frozenset(FAMILIES) | SERVER_RUN
+MODEL_ITEMS = frozenset(FAMILIES) | SERVER_RUN
 ROLES = frozenset({"user", "assistant", "system", "developer"})
 PARTS = {
     "assistant": {"output_text", "refusal"},
@@ -51,20 +51,20 @@ PARTS = {
 PARTS["system"] = PARTS["developer"] = PARTS["user"]
 
 
-def check(body: Body, issued: Issued | None = None) -> list[str]:
+def check(body: Body, registry: SignatureRegistry | None = None) -> list[str]:
     """Every objection to a request body; an empty list means accepted."""
     shape = [*_top_level(body)]
     if shape:
         return shape
-    return [fault for rule in RULES for fault in rule(body, issued)]
+    return [fault for rule in RULES for fault in rule(body, registry)]
 
 
 def items_of(body: Body) -> list[Body]:
     """The input as items; a plain string is one user message."""
-    held = body.get("input")
-    if isinstance(held, str):
-        return [{"type": "message", "role": "user", "content": held}]
-    return [item for item in held or [] if isinstance(item, dict)]
+    items = body.get("input")
+    if isinstance(items, str):
+        return [{"type": "message", "role": "user", "content": items}]
+    return [item for item in items or [] if isinstance(item, dict)]
 
 
 def kind_of(item: Body) -> str:
@@ -74,10 +74,10 @@ def kind_of(item: Body) -> str:
 
 def call_id_of(item: Body) -> str:
     """The id that pairs a call with its output. A local shell output may carry it as its own `id`."""
-    held = item.get("call_id")
-    if not held and kind_of(item) == "local_shell_call_output":
-        held = item.get("id")
-    return str(held or "")
+    call_id = item.get("call_id")
+    if not call_id and kind_of(item) == "local_shell_call_output":
+        call_id = item.get("id")
+    return str(call_id or "")
 
 
 def _top_level(body: Body) -> Iterator[str]:
@@ -85,17 +85,17 @@ def _top_level(body: Body) -> Iterator[str]:
         yield f"Unknown parameter: '{key}'."
     if "model" not in body:
         yield "Missing required parameter: 'model'."
-    held = body.get("input")
-    continued = body.get("previous_response_id") or body.get("conversation") or body.get("prompt")
-    if not held and not continued:
+    items = body.get("input")
+    has_context = body.get("previous_response_id") or body.get("conversation") or body.get("prompt")
+    if not items and not has_context:
         yield "Missing required parameter: 'input'."
-    elif held is not None and not isinstance(held, str | list):
+    elif items is not None and not isinstance(items, str | list):
         yield "Invalid type for 'input': expected one of a string or array of objects."
-    elif isinstance(held, list) and any(not isinstance(item, dict) for item in held):
+    elif isinstance(items, list) and any(not isinstance(item, dict) for item in items):
         yield "Invalid type for 'input': expected an array of objects."
 
 
-def _sizes(body: Body, issued: Issued | None) -> Iterator[str]:
+def _sizes(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
     if len(orjson.dumps(body)) > BODY_LIMIT:
         yield TOO_LARGE
     parts = (part for item in items_of(body) for part in parts_of(item))
@@ -104,19 +104,19 @@ def _sizes(body: Body, issued: Issued | None) -> Iterator[str]:
         yield f"Too many images in request: {pictures} > {media.MEDIA_LIMIT}"
 
 
-def _ids(body: Body, issued: Issued | None) -> Iterator[str]:
-    seen: set[str] = set()
+def _ids(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
+    ids: set[str] = set()
     for item in items_of(body):
-        held = item.get("id")
-        if held and kind_of(item) != "local_shell_call_output":
-            if held in seen:
-                yield (f"Duplicate item found with id {held}. Remove duplicate items from your input and try again.")
-            seen.add(str(held))
+        item_id = item.get("id")
+        if item_id and kind_of(item) != "local_shell_call_output":
+            if item_id in ids:
+                yield (f"Duplicate item found with id {item_id}. Remove duplicate items from your input and try again.")
+            ids.add(str(item_id))
 
 
-def _pairs(body: Body, issued: Issued | None) -> Iterator[str]:
-    continued = bool(body.get("previous_response_id") or body.get("conversation"))
-    open_calls: dict[tuple[str, str], bool] = {}
+def _pairs(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
+    has_context = bool(body.get("previous_response_id") or body.get("conversation"))
+    has_answer: dict[tuple[str, str], bool] = {}
     for at, item in enumerate(items_of(body)):
         kind, call = kind_of(item), call_id_of(item)
         if kind in FAMILIES:
@@ -124,85 +124,86 @@ def _pairs(body: Body, issued: Issued | None) -> Iterator[str]:
                 continue
             if not call:
                 yield f"Missing required parameter: 'input[{at}].call_id'."
-            elif (kind, call) in open_calls:
+            elif (kind, call) in has_answer:
                 yield f"Duplicate call_id found in input: {call}."
-            open_calls[kind, call] = False
+            has_answer[kind, call] = False
         elif kind in OUTPUT_OF:
             if kind == "tool_search_output" and not call:
                 continue
-            yield from _answer(at, kind, call, open_calls, continued)
-    for (kind, call), answered in open_calls.items():
-        if not answered and call:
+            yield from _answer(at, kind, call, has_answer, has_context)
+    for (kind, call), is_done in has_answer.items():
+        if not is_done and call:
             yield f"No tool output found for {FAMILIES[kind]} {call}."
 
 
-def _answer(at: int, kind: str, call: str, open_calls: dict[tuple[str, str], bool], continued: bool) -> Iterator[str]:
+def _answer(at: int, kind: str, call: str, has_answer: dict[tuple[str, str], bool], has_context: bool) -> Iterator[str]:
+    """Objections to one output; notes that its call has its answer."""
     family = OUTPUT_OF[kind]
-    shell = kind == "function_call_output" and ("local_shell_call", call) in open_calls
-    if shell and (family, call) not in open_calls:
+    shell = kind == "function_call_output" and ("local_shell_call", call) in has_answer
+    if shell and (family, call) not in has_answer:
         family = "local_shell_call"
     if not call:
         yield f"Missing required parameter: 'input[{at}].call_id'."
-    elif (family, call) not in open_calls:
-        if not continued:
+    elif (family, call) not in has_answer:
+        if not has_context:
             yield f"No tool call found for {FAMILIES[family]} output with call_id {call}."
-    elif open_calls[family, call]:
+    elif has_answer[family, call]:
         yield f"Multiple tool outputs found for {FAMILIES[family]} {call}."
     else:
-        open_calls[family, call] = True
+        has_answer[family, call] = True
 
 
-def _reasoning(body: Body, issued: Issued | None) -> Iterator[str]:
+def _reasoning(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
     items = items_of(body)
     for at, item in enumerate(items):
         if kind_of(item) != "reasoning":
             continue
         name = item.get("id") or f"input[{at}]"
         blob = item.get("encrypted_content")
-        if issued and isinstance(blob, str) and issued.cipher_fault(str(item.get("id", "")), blob):
+        if registry and isinstance(blob, str) and registry.cipher_fault(str(item.get("id", "")), blob):
             yield (
                 f"The encrypted content for item {name} could not be verified. Reason: Encrypted content could not "
                 "be decrypted or parsed."
             )
         follower = next((later for later in items[at + 1 :] if kind_of(later) != "reasoning"), None)
-        if follower is None or not _produced(follower) or not _same_response(item, follower, issued):
+        if follower is None or not _is_model_item(follower) or not _same_response(item, follower, registry):
             yield f"Item '{name}' of type 'reasoning' was provided without its required following item."
 
 
-def _produced(item: Body) -> bool:
+def _is_model_item(item: Body) -> bool:
     """Whether a model produced this item. An unknown type gets the benefit of the doubt, outputs don't."""
     kind = kind_of(item)
     if kind == "message":
         return item.get("role") == "assistant"
-    return kind in PRODUCED or (kind not in OUTPUT_OF and not kind.endswith("_output"))
+    return kind in MODEL_ITEMS or (kind not in OUTPUT_OF and not kind.endswith("_output"))
 
 
-def _same_response(reasoning: Body, follower: Body, issued: Issued | None) -> bool:
-    if issued is None:
+def _same_response(reasoning: Body, follower: Body, registry: SignatureRegistry | None) -> bool:
+    if registry is None:
         return True
-    one = issued.response_of.get(str(reasoning.get("id", "")))
-    other = issued.response_of.get(str(follower.get("id", "")))
+    one = registry.response_of.get(str(reasoning.get("id", "")))
+    other = registry.response_of.get(str(follower.get("id", "")))
     return one is None or other is None or one == other
 
 
-def _with_reasoning(body: Body, issued: Issued | None) -> Iterator[str]:
+def _with_reasoning(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
     """An item that came with reasoning, sent back under its id, needs that reasoning before it."""
-    if issued is None or body.get("previous_response_id"):
+    if registry is None or body.get("previous_response_id"):
         return
     present: set[str] = set()
     for item in items_of(body):
-        held = str(item.get("id") or "")
-        needed = issued.reasoning_before.get(held)
-        if needed and needed not in present:
+        item_id = str(item.get("id") or "")
+        reasoning = registry.reasoning_before.get(item_id)
+        if reasoning and reasoning not in present:
             yield (
-                f"Item '{held}' of type '{kind_of(item)}' was provided without its required 'reasoning' item: "
-                f"'{needed}'."
+                f"Item '{item_id}' of type '{kind_of(item)}' was provided without its required 'reasoning' item: "
+                f"'{reasoning}'."
             )
         blob = str(item.get("encrypted_content") or "")
-        present.add(issued.reasoning_id(held, blob) if kind_of(item) == "reasoning" else held)
+        present.add(registry.reasoning_id(item_id, blob) if kind_of(item) == "reasoning" else item_id)
 
 
-def _contents(body: Body, issued: Issued | None) -> Iterator[str]:
+def _contents(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
     for at, item in enumerate(items_of(body)):
         kind = kind_of(item)
         if not kind:
@@ -241,11 +242,11 @@ def _message(at: int, item: Body) -> Iterator[str]:
         yield from _parts(at, item, PARTS[str(role)])
 
 
-def _parts(at: int, item: Body, allowed: set[str]) -> Iterator[str]:
+def _parts(at: int, item: Body, types: set[str]) -> Iterator[str]:
     for spot, part in enumerate(parts_of(item)):
         place, kind = f"input[{at}].content[{spot}]", part.get("type")
-        if kind not in allowed:
-            values = ", ".join(f"'{one}'" for one in sorted(allowed))
+        if kind not in types:
+            values = ", ".join(f"'{one}'" for one in sorted(types))
             yield f"Invalid value: '{kind}'. Supported values are: {values}. ({place}.type)"
         elif kind in {"input_text", "output_text"}:
             if not isinstance(part.get("text"), str) or not part["text"]:
@@ -262,8 +263,8 @@ def _parts(at: int, item: Body, allowed: set[str]) -> Iterator[str]:
 
 def parts_of(item: Body) -> list[Body]:
     """Parts of a message's content or of an output."""
-    held = item.get("content") if kind_of(item) == "message" else item.get("output")
-    return [part for part in held if isinstance(part, dict)] if isinstance(held, list) else []
+    parts = item.get("content") if kind_of(item) == "message" else item.get("output")
+    return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
 RULES: tuple[Rule, ...] = (_sizes, _ids, _pairs, _reasoning, _with_reasoning, _contents)

@@ -43,13 +43,13 @@ def test_the_first_request_writes_and_the_next_reads_all_of_it() -> None:
     assert first.read == 0
     assert first.written_5m == first.total
     assert second.read == first.total
-    assert second.uncached == 0
+    assert second.fresh == 0
     assert second.written_5m == second.total - first.total
 
 
 def test_nothing_is_cached_without_a_breakpoint() -> None:
     cache = AnthropicCache()
-    assert [cache.request(body(user(LONG)), at).uncached for at in (0, 1)] == [
+    assert [cache.request(body(user(LONG)), at).fresh for at in (0, 1)] == [
         cache.request(body(user(LONG)), 2).total
     ] * 2
 

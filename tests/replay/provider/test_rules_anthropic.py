@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from openmem_hook.replay.provider.issued import SIGNATURE_MARK, Issued
 from openmem_hook.replay.provider.rules_anthropic import BODY_LIMIT, TOO_LARGE, check
+from openmem_hook.replay.provider.signatures import SIGNATURE_MARK, SignatureRegistry
 from tests.kit.builders import (
     assistant,
     body,
@@ -398,19 +398,19 @@ def test_a_refused_body_has_no_other_faults_than_the_one_it_shows() -> None:
 
 
 def test_thinking_the_provider_signed_comes_back_unchanged() -> None:
-    issued = Issued()
-    issued.sign(f"{SIGNATURE_MARK}1", "as it was")
+    registry = SignatureRegistry()
+    registry.sign(f"{SIGNATURE_MARK}1", "as it was")
     with_thought = [thinking(words, f"{SIGNATURE_MARK}1") for words in ("as it was", "as it wasn't")]
     kept, altered = (body(user("go"), assistant(one, text("so")), user("on")) for one in with_thought)
-    assert check(kept, issued) == []
-    assert "cannot be modified" in check(altered, issued)[0]
+    assert check(kept, registry) == []
+    assert "cannot be modified" in check(altered, registry)[0]
     assert check(altered) == []
 
 
 def test_a_signature_in_the_providers_hand_that_it_never_gave_is_refused() -> None:
-    issued = Issued()
-    issued.sign(f"{SIGNATURE_MARK}1", "as it was")
+    registry = SignatureRegistry()
+    registry.sign(f"{SIGNATURE_MARK}1", "as it was")
     forged = body(user("go"), assistant(thinking("x", f"{SIGNATURE_MARK}2"), text("so")), user("on"))
     foreign = body(user("go"), assistant(thinking("x", "c2lnbmVk"), text("so")), user("on"))
-    assert "Invalid `signature` in `thinking` block" in check(forged, issued)[0]
-    assert check(foreign, issued) == []
+    assert "Invalid `signature` in `thinking` block" in check(forged, registry)[0]
+    assert check(foreign, registry) == []

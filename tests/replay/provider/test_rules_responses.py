@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from openmem_hook.replay.provider.issued import CIPHER_MARK, Issued
 from openmem_hook.replay.provider.rules_responses import BODY_LIMIT, FAMILIES, TOO_LARGE, check
+from openmem_hook.replay.provider.signatures import CIPHER_MARK, SignatureRegistry
 from tests.kit.builders import picture
 from tests.kit.builders import responses as r
 
@@ -191,26 +191,26 @@ def test_a_lone_output_is_fine_after_a_previous_response() -> None:
 
 
 def test_encrypted_content_comes_back_byte_for_byte() -> None:
-    issued = Issued()
-    issued.encrypt("rs_1", f"{CIPHER_MARK}abc")
+    registry = SignatureRegistry()
+    registry.encrypt("rs_1", f"{CIPHER_MARK}abc")
     kept, altered = (r.body(USER, r.reasoning("rs_1", f"{CIPHER_MARK}{end}"), CALL, OUTPUT) for end in ("abc", "abd"))
     nameless = r.body(USER, {**r.reasoning("", f"{CIPHER_MARK}abd"), "id": None}, CALL, OUTPUT)
-    assert check(kept, issued) == []
-    assert "The encrypted content for item rs_1 could not be verified" in check(altered, issued)[0]
-    assert "could not be verified" in check(nameless, issued)[0]
+    assert check(kept, registry) == []
+    assert "The encrypted content for item rs_1 could not be verified" in check(altered, registry)[0]
+    assert "could not be verified" in check(nameless, registry)[0]
     assert check(altered) == []
 
 
 def test_reasoning_and_what_it_was_produced_with_stay_together() -> None:
-    issued = Issued()
-    issued.encrypt("rs_1", "x")
-    issued.encrypt("rs_2", "y")
-    issued.respond("resp_1", ["rs_1", "fc_1"])
-    issued.respond("resp_2", ["rs_2", "msg_2"])
+    registry = SignatureRegistry()
+    registry.encrypt("rs_1", "x")
+    registry.encrypt("rs_2", "y")
+    registry.respond("resp_1", ["rs_1", "fc_1"])
+    registry.respond("resp_2", ["rs_2", "msg_2"])
     call, said = {**CALL, "id": "fc_1"}, r.assistant("so", "msg_2")
     one, two = r.reasoning("rs_1", "x"), r.reasoning("rs_2", "y")
-    assert check(r.body(USER, one, call, OUTPUT, two, said), issued) == []
-    assert "required 'reasoning' item: 'rs_1'" in check(r.body(USER, call, OUTPUT, two, said), issued)[0]
-    assert REQUIRED in check(r.body(USER, call, OUTPUT, one, said, two), issued)
-    assert check(r.body(USER, CALL, OUTPUT, two, said), issued) == []
-    assert check(r.body(USER, {**one, "id": None}, call, OUTPUT), issued) == []
+    assert check(r.body(USER, one, call, OUTPUT, two, said), registry) == []
+    assert "required 'reasoning' item: 'rs_1'" in check(r.body(USER, call, OUTPUT, two, said), registry)[0]
+    assert REQUIRED in check(r.body(USER, call, OUTPUT, one, said, two), registry)
+    assert check(r.body(USER, CALL, OUTPUT, two, said), registry) == []
+    assert check(r.body(USER, {**one, "id": None}, call, OUTPUT), registry) == []

@@ -11,7 +11,7 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 
-class Bounded(Generic[K, V]):
+class BoundedMap(Generic[K, V]):
     """A mapping that forgets its least recently used entries beyond `limit` of them.
 
     `get` and `put` count as a use, `in` doesn't. Each operation is safe to call from any thread; nothing holds

@@ -26,30 +26,46 @@ WHERE lines_fts MATCH ?
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoreLine:
     """A line of the store and the message it stands in."""
 
     text: str
+
     seq: int
+    """The message's number."""
+
     line_no: int
+    """The line's number in the message."""
+
     tool_name: str
+
     in_context: bool
+    """Whether the model still sees the message."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoreContents:
     """The session as its database holds it."""
 
     path: Path
+
     messages: int
+    """Number of messages."""
+
     trims: Sequence[Mapping[str, Any]]
     compressions: Sequence[Mapping[str, Any]]
     usage: Sequence[Mapping[str, Any]]
-    found: Sequence[Found]
+    """Data of the events of each kind, the oldest first."""
+
+    matches: Sequence[StoreLine]
+    """Lines that hold the phrase."""
 
 
-def read(state_dir: Path, phrase: str, requests: int) -> Stored:
-    """The one session below this folder, once it has a usage record for each of so many requests."""
+def read(state_dir: Path, phrase: str, requests: int) -> StoreContents:
+    """The one session below this folder, once it has a usage record for each of so many requests.
+
+    Raises DemoError where there is none.
+    """
     path = next(state_dir.glob("*/sessions/*.db"), None)
     if path is None:
         raise DemoError("nothing was stored: the gateway did not call the plugin")
@@ -57,13 +73,13 @@ def read(state_dir: Path, phrase: str, requests: int) -> Stored:
         until = time.monotonic() + EVENTS_S
         while len(usage := _events(db, "usage")) < requests and time.monotonic() < until:
             time.sleep(0.05)
-        return Stored(
+        return StoreContents(
             path=path,
             messages=db.execute("SELECT count(*) FROM messages").fetchone()[0],
             trims=_events(db, "trim"),
             compressions=_events(db, "compression"),
             usage=usage,
-            found=[Found(*row) for row in db.execute(FIND, (f'"{phrase}"',))],
+            matches=[StoreLine(*row) for row in db.execute(FIND, (f'"{phrase}"',))],
         )
 
 

@@ -19,9 +19,11 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from openmem_hook import mcp_server
-from openmem_hook.gateway import identity
+from openmem_hook.gateway import session, tenant
+from openmem_hook.gateway.client_values import client_value
+from openmem_hook.settings import Owner
 from openmem_hook.store import names
-from openmem_hook.tools import Caller, Desk
+from openmem_hook.tools import Caller, ToolRunner
 
 PATH = "/v1/mcp/openmem"
 CALLER = "openmem.caller"
@@ -29,10 +31,10 @@ _CODEX_SESSION = ("sessionId", "session_id", "threadId", "thread_id")
 
 
 class Endpoint:
-    """Serves one desk. A worker has one event loop; a test may have several, each with a manager of its own."""
+    """Serves one runner. A worker has one event loop; a test may have several, each with a manager of its own."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, runner: ToolRunner) -> None:
+        self._runner = runner
         self._manager: StreamableHTTPSessionManager | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: asyncio.Task[None] | None = None
@@ -42,7 +44,7 @@ class Endpoint:
         if self._manager is None or self._loop is not loop or self._running is None or self._running.done():
             ready = loop.create_future()
             self._manager = StreamableHTTPSessionManager(
-                mcp_server.server(self._desk, _caller_of), json_response=True, stateless=True
+                mcp_server.build_server(self._runner, _caller_of), json_response=True, stateless=True
             )
             self._loop, self._running = loop, loop.create_task(_run(self._manager, ready))
             self._ready = ready
@@ -69,50 +71,50 @@ async def _run(manager: StreamableHTTPSessionManager, ready: asyncio.Future[None
 
 
 def _caller_of(context: Any) -> Caller:
-    """The caller that the route put beside the request, and what the client itself tells of its session."""
+    """The caller that the route put beside the request, and what the client itself says of its session."""
     caller: tuple[str, str, str] = context.request.scope[CALLER]
-    tenant, folder, project = caller
+    owner, folder, project = caller
     meta: Mapping[str, Any] = context.meta or {}
-    told = next((said for key in _CODEX_SESSION if (said := identity.said(meta.get(key)))), None)
-    return Caller(folder, names.session_name(tenant, told) if told else "", project)
+    session_id = next((value for key in _CODEX_SESSION if (value := client_value(meta.get(key)))), None)
+    return Caller(folder, names.session_name(owner, session_id) if session_id else "", project)
 
 
-class _Handed(Response):
-    """An answer that the session manager gives itself. The gateway's authentication has read the body: it is given
-    again."""
+class _ManagerResponse(Response):
+    """An answer that the session manager sends itself. The gateway's authentication has read the body already: the
+    manager receives it again."""
 
     def __init__(self, manager: StreamableHTTPSessionManager, body: bytes) -> None:
         super().__init__()
         self._manager, self._body = manager, body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = False
+        is_first = True
 
-        async def again() -> Message:
-            nonlocal given
-            if given:
+        async def receive_again() -> Message:
+            nonlocal is_first
+            if not is_first:
                 return await receive()
-            given = True
+            is_first = False
             return {"type": "http.request", "body": self._body, "more_body": False}
 
-        await self._manager.handle_request(scope, again, send)
+        await self._manager.handle_request(scope, receive_again, send)
 
 
-def router(desk: Desk, authenticated: Any, tenant_mode: str, proxy: Any) -> APIRouter:
-    """The route. `authenticated` is the gateway's own dependency, `proxy` its server module."""
-    endpoint = Endpoint(desk)
+def router(runner: ToolRunner, authenticate: Any, tenant_mode: Owner, proxy: Any) -> APIRouter:
+    """The route. `authenticate` is the gateway's own dependency, `proxy` its server module."""
+    endpoint = Endpoint(runner)
     routes = APIRouter()
 
     @routes.post(PATH, include_in_schema=False)
-    async def serve(request: Request, key: Any = Depends(authenticated)) -> Response:  # noqa: B008 - FastAPI's way
-        tenant = identity.tenant_of(key, tenant_mode, identity.authentication_of(proxy))
-        request.scope[CALLER] = (tenant, names.tenant_folder(tenant), identity.project_of(request.headers))
-        return _Handed(await endpoint.manager(), await request.body())
+    async def serve(request: Request, key: Any = Depends(authenticate)) -> Response:  # noqa: B008 - FastAPI's way
+        owner = tenant.tenant_of(key, tenant_mode, tenant.authentication_of(proxy))
+        request.scope[CALLER] = (owner, names.tenant_folder(owner), session.project_of(request.headers))
+        return _ManagerResponse(await endpoint.manager(), await request.body())
 
     return routes
 
 
-def add_to(proxy: Any, desk: Desk, tenant_mode: str) -> bool:
+def add_to(proxy: Any, runner: ToolRunner, tenant_mode: Owner) -> bool:
     """Adds the endpoint to the gateway's app, once; False where the gateway can't take it. Search is then missing,
     everything else works."""
     app = getattr(proxy, "app", None)
@@ -123,5 +125,5 @@ def add_to(proxy: Any, desk: Desk, tenant_mode: str) -> bool:
     except ImportError:
         logging.getLogger("openmem").warning("openmem: this gateway has no authentication for routes: no search tools")
         return False
-    app.include_router(router(desk, user_api_key_auth, tenant_mode, proxy))
+    app.include_router(router(runner, user_api_key_auth, tenant_mode, proxy))
     return True

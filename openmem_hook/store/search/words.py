@@ -10,7 +10,7 @@ word. Punctuation alone counts only where nothing else is asked for.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,18 +22,18 @@ MOST_PIECES = 32
 LONGEST_PIECE = 1_000
 """Characters; what is pasted beyond either limit is not looked for, and the answer says so."""
 
-_UNSPACED = (
+_SPACELESS = (
     "\u0e00-\u0fff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u4dbf"
     "\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001b000-\U0001b16f\U00020000-\U0003ffff"
 )
 """Thai, Lao, Tibetan, Burmese, Khmer, Han, Kana, Hangul, wide and narrow forms. A whole run of them is one token to the
 full-text index, so texts with any of them are searched here."""
-_RUNS = regex.compile(f"[{_UNSPACED}]")
+_RUNS = regex.compile(f"[{_SPACELESS}]")
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{Co}\p{M}]+")
 _PROSE = ".,;:!?()[]{}<>'`“”‘’«»…"
 """What people put around a word without meaning it."""
 _MARKS = regex.compile("[\u0300-\u036f]")
-_ACCENTED = regex.compile("[\u00c0-\u024f\u0300-\u036f\u0370-\u052f\u1e00-\u1fff]")
+_ACCENTS = regex.compile("[\u00c0-\u024f\u0300-\u036f\u0370-\u052f\u1e00-\u1fff]")
 _WIDE = regex.compile("[\uff00-\uffef]+")
 _PATH = regex.compile(r"[^\s/\\]*[/\\][^\n]*|[^\s/\\]+\.[A-Za-z]\w{0,7}")
 _PIECES = regex.compile(r'"([^"]*)"|([^\s"]+)')
@@ -49,35 +49,41 @@ def fold(text: str) -> str:
     if text.isascii():
         return text.lower()
     text = unicodedata.normalize("NFKC", text)
-    if _ACCENTED.search(text):
+    if _ACCENTS.search(text):
         text = unicodedata.normalize("NFC", _MARKS.sub("", unicodedata.normalize("NFD", text)))
     return text.casefold()
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One thing asked for. `tokens` are its words as the full-text index has them, none for bare punctuation."""
+    """One thing that a query asks for: a word, a phrase or the beginning of a word."""
 
     text: str
+    """As it was typed, without the quotes or the star."""
     tokens: tuple[str, ...]
-    prefix: bool = False
+    """Its words as the full-text index has them; none for bare punctuation."""
+    is_prefix: bool = False
+    """Whether its last word may go on."""
 
     @property
-    def verbatim(self) -> bool:
+    def is_verbatim(self) -> bool:
         """The full-text index finds its words next to each other; what stands around them is still to be seen."""
         return self.tokens != (self.text,)
 
     @property
     def runs_on(self) -> bool:
+        """Whether part of it is written without spaces."""
         return runs_on(self.text)
 
     @property
     def expression(self) -> str:
-        quoted = self.text.replace('"', '""')
-        return f'"{quoted}" *' if self.prefix else f'"{quoted}"'
+        """What MATCH takes for it."""
+        phrase = self.text.replace('"', '""')
+        return f'"{phrase}" *' if self.is_prefix else f'"{phrase}"'
 
     @cached_property
-    def folded(self) -> str:
+    def comparable(self) -> str:
+        """Its text as it is compared."""
         return fold(self.text)
 
     @cached_property
@@ -85,17 +91,19 @@ class Piece:
         """Whether a word begins and ends where the piece does, so that no other letter may stand beside it."""
         if self.runs_on or not self.tokens:
             return False, False
-        return self.text.startswith(self.tokens[0]), self.text.endswith(self.tokens[-1]) and not self.prefix
+        return self.text.startswith(self.tokens[0]), self.text.endswith(self.tokens[-1]) and not self.is_prefix
 
-    def find(self, folded: str) -> int:
-        """Where the piece stands in folded text, -1 for nowhere."""
+    def find(self, comparable: str) -> int:
+        """Where the piece stands in a text as it is compared (`fold`), -1 for nowhere."""
         begins, ends = self._ends
-        at = folded.find(self.folded)
+        at = comparable.find(self.comparable)
         while at >= 0:
-            end = at + len(self.folded)
-            if not (begins and at and _goes_on(folded[at - 1])) and not (ends and _goes_on(folded[end : end + 1])):
+            end = at + len(self.comparable)
+            # A letter beside it makes its first or last word a part of a longer one.
+            is_part = (begins and at and _goes_on(comparable[at - 1])) or (ends and _goes_on(comparable[end : end + 1]))
+            if not is_part:
                 return at
-            at = folded.find(self.folded, at + 1)
+            at = comparable.find(self.comparable, at + 1)
         return -1
 
 
@@ -106,13 +114,18 @@ def _goes_on(char: str) -> bool:
 
 @dataclass(frozen=True)
 class Query:
+    """What a search by words asks for."""
+
     pieces: tuple[Piece, ...]
-    cut: bool = False
-    bare: bool = False
-    """Only punctuation, symbols or emoji: found as they are."""
+    """All of them have to be there."""
+    is_cut: bool = False
+    """Whether more was typed than is looked for."""
+    is_bare: bool = False
+    """Only punctuation, symbols or emoji: they match as they are."""
 
     @property
     def runs_on(self) -> bool:
+        """Whether part of it is written without spaces."""
         return any(piece.runs_on for piece in self.pieces)
 
     @property
@@ -121,66 +134,60 @@ class Query:
         return len(self.pieces) == 1 and _PATH.fullmatch(self.pieces[0].text) is not None
 
     @property
-    def verbatim(self) -> tuple[Piece, ...]:
-        return tuple(piece for piece in self.pieces if piece.verbatim)
+    def verbatim_pieces(self) -> tuple[Piece, ...]:
+        """The pieces whose place the index leaves open."""
+        return tuple(piece for piece in self.pieces if piece.is_verbatim)
 
     def expression(self, joiner: str = "AND") -> str:
+        """What MATCH takes for it."""
         return f" {joiner} ".join(piece.expression for piece in self.pieces)
 
-    def loosened(self) -> str:
+    def words_alone(self) -> str:
         """The same query with what is between words left open."""
         return " ".join(token for piece in self.pieces for token in piece.tokens)
 
-    def in_all(self, folded: str) -> bool:
-        return all(piece.find(folded) >= 0 for piece in self.pieces)
+    def is_in(self, comparable: str) -> bool:
+        """Whether a text as it is compared has every piece."""
+        return all(piece.find(comparable) >= 0 for piece in self.pieces)
 
-    def count_in(self, folded: str) -> int:
-        return sum(piece.find(folded) >= 0 for piece in self.pieces)
-
-    def place_in(self, folded: str) -> int:
+    def place_in(self, comparable: str) -> int:
         """Where the first piece that is there stands, 0 for none."""
-        return max(0, min((at for piece in self.pieces if (at := piece.find(folded)) >= 0), default=0))
+        return max(0, min((at for piece in self.pieces if (at := piece.find(comparable)) >= 0), default=0))
 
 
 def parse(text: str) -> Query:
     """The query in a text; without pieces where there is nothing to look for. Never raises."""
     words: list[Piece] = []
-    marks: list[Piece] = []
-    cut = False
-    text = _WIDE.sub(lambda found: unicodedata.normalize("NFKC", found[0]), searchable(text))
+    symbols: list[Piece] = []
+    is_cut = False
+    text = _WIDE.sub(lambda run: unicodedata.normalize("NFKC", run[0]), searchable(text))
     for phrase, word in _PIECES.findall(text):
-        said = phrase.strip() or word.strip(_PROSE) or word
-        cut = cut or len(said) > LONGEST_PIECE
-        piece = _piece(said[:LONGEST_PIECE], loose=not phrase)
-        (words if piece.tokens else marks).append(piece)
-    found = list(dict.fromkeys(words or [piece for piece in marks if piece.text]))
-    return Query(tuple(found[:MOST_PIECES]), cut or len(found) > MOST_PIECES, not words)
+        # A phrase counts as it stands between its quotes, a word without what prose puts around it.
+        source = phrase.strip() or word.strip(_PROSE) or word
+        is_cut = is_cut or len(source) > LONGEST_PIECE
+        source = source[:LONGEST_PIECE]
+        tokens = tuple(_TOKEN.findall(source))
+        is_prefix = not phrase and bool(tokens) and source.endswith("*")
+        piece = Piece(source.rstrip("*") if is_prefix else source, tokens, is_prefix)
+        (words if tokens else symbols).append(piece)
+    # Symbols count only where nothing else is asked for.
+    pieces = list(dict.fromkeys(words or [piece for piece in symbols if piece.text]))
+    return Query(tuple(pieces[:MOST_PIECES]), is_cut or len(pieces) > MOST_PIECES, not words)
 
 
-def _piece(said: str, loose: bool) -> Piece:
-    tokens = tuple(_TOKEN.findall(said))
-    prefix = loose and bool(tokens) and said.endswith("*")
-    return Piece(said.rstrip("*") if prefix else said, tokens, prefix)
+def choose_best_lines(query: Query, lines: Iterable[tuple[int, str]], most: int) -> list[int]:
+    """Where no line has all pieces: the numbers, in their order, of those lines that together show as many as possible.
 
-
-def lines_with(query: Query, folded_lines: Sequence[str]) -> list[int]:
-    """Numbers, from 0, of the lines that match."""
-    return [at for at, line in enumerate(folded_lines) if query.in_all(line)]
-
-
-def best_lines(query: Query, lines: Iterable[tuple[int, str]], most: int) -> list[tuple[int, str]]:
-    """Where no line has all pieces: those that together show as many as possible."""
-    counted = [(sum(p.find(f) >= 0 for p in query.pieces), number, text, f) for number, text, f in _folded(lines)]
-    missing, chosen = set(query.pieces), []
-    for count, number, text, folded in sorted(counted, key=lambda item: (-item[0], item[1])):
-        new = {piece for piece in missing if piece.find(folded) >= 0}
-        if count and new:
-            chosen.append((number, text))
+    `lines` are numbers and texts. Lines with more pieces are preferred, and each has to add one.
+    """
+    comparable = [(number, fold(text)) for number, text in lines]
+    counts = [(-sum(piece.find(text) >= 0 for piece in query.pieces), number, text) for number, text in comparable]
+    missing, numbers = set(query.pieces), list[int]()
+    for _, number, text in sorted(counts, key=lambda line: line[:2]):
+        new = {piece for piece in missing if piece.find(text) >= 0}
+        if new:
+            numbers.append(number)
             missing -= new
-        if len(chosen) == most:
+        if len(numbers) == most:
             break
-    return sorted(chosen)
-
-
-def _folded(lines: Iterable[tuple[int, str]]) -> Iterable[tuple[int, str, str]]:
-    return ((number, text, fold(text)) for number, text in lines)
+    return sorted(numbers)

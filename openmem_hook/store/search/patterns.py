@@ -15,16 +15,19 @@ from dataclasses import dataclass
 import regex
 
 LONGEST_PATTERN = 2_000
+"""Characters."""
+PLACE_S = 0.05
+"""Seconds for showing a long line around its match."""
 _LEADING_FLAGS = regex.compile(r"\(\?([aimsu]+)\)")
 _PAST_A_LINE = regex.compile(
     r"\\[AZzGKRX]|\(\?(?!:|P<|P=|<[A-Za-z_])|\(\*|[*+?}]\+|(?<!\\)\{[0-9<= ]*[ides][ides0-9<=+,: a-z\[\]-]*\}"
 )
 """What may make a match depend on other lines: anchors of the text, look-around, atomic and possessive parts, flags
 in the middle, verbs, fuzzy matching."""
-_UNREAD = regex.compile(r"\\[pPNxuULgo0-9]|\(\?[P<]")
+_UNREADABLE = regex.compile(r"\\[pPNxuULgo0-9]|\(\?[P<]")
 _QUANTIFIER = regex.compile(r"\{[0-9]*,?[0-9]*\}")
 _LITERAL = regex.compile(r"[A-Za-z0-9_ =/,:;@#%&<>'\"!~`-]")
-_ESCAPED_LITERAL = ".-/[]{}()*+?|^$\\\"'#&~@=:,;!%<> "
+_LITERAL_BEHIND_BACKSLASH = ".-/[]{}()*+?|^$\\\"'#&~@=:,;!%<> "
 SHORTEST_LITERAL = 3
 
 
@@ -33,76 +36,75 @@ class PatternError(ValueError):
 
 
 class OutOfTimeError(Exception):
-    """The pattern took too long; what was found until then stands."""
+    """The search took too long; the matches until then stand."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A compiled pattern. `literal` stands in every line that matches, in whatever case; "" for unknown."""
+    """A regular expression that was sent by an agent, ready to be searched for."""
 
-    source: str
-    compiled: regex.Pattern[str]
+    expression: regex.Pattern[str]
     by_line: bool
+    """Whether a match may depend on other lines, so that each line has to be searched by itself."""
     literal: str
+    """A text that stands in every line that matches, in whatever case; "" for unknown."""
 
     def lines_in(self, text: str, until: float) -> Iterator[int]:
         """Offsets at which matching lines of the text begin. Raises OutOfTimeError after `until` (monotonic)."""
-        yield from self._each_line(text, until) if self.by_line else self._at_once(text, until)
-
-    def _each_line(self, text: str, until: float) -> Iterator[int]:
         start = 0
-        for line in text.split("\n"):
-            if self._search(line, 0, len(line), until) is not None:
-                yield start
-            start += len(line) + 1
-
-    def _at_once(self, text: str, until: float) -> Iterator[int]:
-        """A match that begins in a line and ends beyond it says nothing yet: then the line is searched by itself."""
-        start = 0
-        while start <= len(text) and (found := self._search(text, start, len(text), until)) is not None:
-            begin = text.rfind("\n", start, found.start()) + 1 or start
-            end = text.find("\n", found.start())
+        if self.by_line:
+            for line in text.split("\n"):
+                if self.matches(line, until):
+                    yield start
+                start += len(line) + 1
+            return
+        while start <= len(text) and (match := self._search(text, start, len(text), until)) is not None:
+            begin = text.rfind("\n", start, match.start()) + 1 or start
+            end = text.find("\n", match.start())
             end = len(text) if end < 0 else end
-            if found.end() <= end or self._search(text, begin, end, until) is not None:
+            # A match that begins in a line and ends beyond it says nothing yet: then the line is searched by itself.
+            if match.end() <= end or self._search(text, begin, end, until) is not None:
                 yield begin
             start = end + 1
 
     def matches(self, line: str, until: float) -> bool:
+        """Whether a line matches. Raises OutOfTimeError after `until` (monotonic)."""
         return self._search(line, 0, len(line), until) is not None
 
     def place_in(self, line: str) -> int:
         """Where in a line that matches the match is; 0 where that takes too long to find again."""
         try:
-            found = self._search(line, 0, len(line), time.monotonic() + 0.05)
+            match = self._search(line, 0, len(line), time.monotonic() + PLACE_S)
         except OutOfTimeError:
             return 0
-        return 0 if found is None else found.start()
+        return 0 if match is None else match.start()
 
     def _search(self, text: str, start: int, end: int, until: float) -> regex.Match[str] | None:
-        left = until - time.monotonic()
-        if left <= 0:
+        rest = until - time.monotonic()
+        if rest <= 0:
             raise OutOfTimeError
         try:
-            return self.compiled.search(text, start, end, concurrent=True, timeout=left)
+            return self.expression.search(text, start, end, concurrent=True, timeout=rest)
         except TimeoutError:
             raise OutOfTimeError from None
 
 
-def compiled(source: str) -> Pattern:
+def compile_pattern(source: str) -> Pattern:
     """Raises PatternError."""
     if len(source) > LONGEST_PATTERN:
         raise PatternError(f"it has {len(source)} characters, {LONGEST_PATTERN} are allowed")
     try:
-        found = regex.compile(source, regex.MULTILINE, cache_pattern=False)
+        expression = regex.compile(source, regex.MULTILINE, cache_pattern=False)
     except (regex.error, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise PatternError(str(error) or type(error).__name__) from None
-    if found.flags & regex.REVERSE:
+    if expression.flags & regex.REVERSE:
         raise PatternError("reverse matching is not supported here")
     flags = _LEADING_FLAGS.match(source)
     rest = source if flags is None else source[flags.end() :]
-    by_line = _PAST_A_LINE.search(rest) is not None or bool(found.flags & (regex.VERBOSE | regex.VERSION1))
-    literal = "" if by_line or _UNREAD.search(rest) else _literal(rest, bool(found.flags & regex.IGNORECASE))
-    return Pattern(source, found, by_line, literal)
+    by_line = _PAST_A_LINE.search(rest) is not None or bool(expression.flags & (regex.VERBOSE | regex.VERSION1))
+    # Only a pattern that is simple enough to be read here says what all of its matches hold.
+    literal = "" if by_line or _UNREADABLE.search(rest) else _literal(rest, bool(expression.flags & regex.IGNORECASE))
+    return Pattern(expression, by_line, literal)
 
 
 def _literal(source: str, any_case: bool) -> str:
@@ -127,31 +129,21 @@ def _units(source: str) -> Iterator[tuple[str, str]]:
     between whole patterns, "" for anything else."""
     at = depth = 0
     while at < len(source):
-        literal, end = _unit(source, at)
-        depth += {"(": 1, ")": -1}.get(source[at], 0)
-        if not depth and source[at] == "|":
-            literal = "|"
+        char, end, literal = source[at], at + 1, ""
+        if char == "\\":  # two signs
+            following = source[end : end + 1]
+            literal = following if following in _LITERAL_BEHIND_BACKSLASH else ""
+            end += 1
+        elif char == "[":  # a set; a bracket that closes right behind its beginning belongs to it
+            end += source[end : end + 1] == "^"
+            end += source[end : end + 1] == "]"
+            while end < len(source) and source[end] != "]":
+                end += 2 if source[end] == "\\" else 1
+            end += 1
+        elif char == "{" and (times := _QUANTIFIER.match(source, at)):
+            end = times.end()
+        elif (char == "|" and not depth) or _LITERAL.fullmatch(char):
+            literal = char
+        depth += {"(": 1, ")": -1}.get(char, 0)
         yield "" if depth else literal, source[end : end + 1]
         at = end
-
-
-def _unit(source: str, at: int) -> tuple[str, int]:
-    """The literal sign that stands here, "" for none, and where the next unit begins."""
-    char, end = source[at], at + 1
-    if char == "\\":
-        following = source[end : end + 1]
-        return (following if following in _ESCAPED_LITERAL else ""), end + 1
-    if char == "[":
-        return "", _set_end(source, end)
-    if char == "{" and (times := _QUANTIFIER.match(source, at)):
-        return "", int(times.end())
-    return (char if _LITERAL.fullmatch(char) else ""), end
-
-
-def _set_end(source: str, at: int) -> int:
-    """Behind the set that begins before `at`."""
-    at += source[at : at + 1] == "^"
-    at += source[at : at + 1] == "]"
-    while at < len(source) and source[at] != "]":
-        at += 2 if source[at] == "\\" else 1
-    return at + 1

@@ -1,0 +1,106 @@
+"""Step: results that are sent for the first time go out short where they are over their limit, else raw for good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from openmem_hook import fingerprint
+from openmem_hook.compaction import wording
+from openmem_hook.compaction.draft import Draft
+from openmem_hook.compaction.edits import EditReason, Edits, Swap
+from openmem_hook.compaction.results import shorten
+from openmem_hook.model import History
+
+SHORT_SHARE = 0.5
+"""A short form's cap as a share of the size above which results are compressed."""
+SHORTEST = 600
+"""Characters a short form may always have: header, a beginning and an end that still say something."""
+
+
+def compress(draft: Draft) -> Draft:
+    """Results sent for the first time: short where they are over the limit, else raw for good. One that went out short
+    goes on so when something before it changed, and with it the names of all that follows."""
+    inputs, history, limit = draft.inputs, draft.history, draft.thread.result_chars
+    if not inputs.request.may_edit:
+        return draft
+    swaps: list[Swap] = []
+    newest_swap = {swap.call_id: swap for swap in inputs.state.edits.swaps.values()}
+    cap = max(int(limit * SHORT_SHARE), SHORTEST)
+    undecided_from = _last_output(draft) if limit > 0 else len(history)
+    for i in range(max(draft.edits.tail_start(history), history.editable_from), len(history)):
+        # What was sent, stored or not, stays as it was sent.
+        if history.keys[i] in inputs.state.row_tokens or history.keys[i] in inputs.sent_unstored:
+            continue
+        renamed_swaps = _renamed_swaps(draft, i, newest_swap, cap)
+        swaps += renamed_swaps
+        if i >= undecided_from:
+            call_ids = {swap.call_id for swap in renamed_swaps}
+            swaps += [swap for swap in swaps_of(draft, i, limit, cap, "size") if swap.call_id not in call_ids]
+    return with_swaps(draft, swaps)
+
+
+def _renamed_swaps(draft: Draft, index: int, newest_swap: Mapping[str, Swap], cap: int) -> list[Swap]:
+    """Short forms that the very same results have under another name: a message before them changed, or another part of
+    theirs. `newest_swap`: the newest short form by call id."""
+    fact, key = draft.history.facts[index], draft.history.keys[index]
+    pairs = [(slot, newest_swap[slot.call_id]) for slot in fact.results if slot.call_id in newest_swap]
+    if not pairs:
+        return []
+    texts = {part.call_id: part.text for part in draft.adapter.parts_of(draft.history.messages[index])}
+    return [
+        Swap(id=swap.id, reason="renamed", key=key, call_id=slot.call_id, text=swap.text)
+        for slot, swap in pairs
+        if swap.id == fingerprint.short_id(fact.digest, slot.call_id)
+        or shorten(texts[slot.call_id], swap.id, cap) == swap.text
+    ]
+
+
+def _last_output(draft: Draft) -> int:
+    """In a line that is known: index of the newest model output before the end. What stands before it was sent, else
+    nothing had answered it; without a row it went past the store, raw."""
+    facts, keys, lead = draft.history.facts, draft.history.keys, draft.history.lead
+    if not any(key in draft.inputs.state.row_tokens for key in keys[lead:]):
+        return 0
+    at = len(facts)
+    while at > lead and facts[at - 1].role == "assistant":  # what the client began in the model's stead
+        at -= 1
+    while at > lead and facts[at - 1].role != "assistant":
+        at -= 1
+    while at > lead and facts[at - 1].role == "assistant":
+        at -= 1
+    return at
+
+
+def swaps_of(draft: Draft, index: int, over: int, cap: int, reason: EditReason) -> list[Swap]:
+    """Short forms of a message's results above so many characters."""
+    fact, key = draft.history.facts[index], draft.history.keys[index]
+    slots = [slot for slot in fact.results if slot.chars > over]
+    if not slots:
+        return []
+    texts = {part.call_id: part.text for part in draft.adapter.parts_of(draft.history.messages[index])}
+    swaps = []
+    for slot in slots:
+        # What an agent reads back with our own tools is not shortened again: it could never be read whole.
+        if reason == "size" and _is_answer_of_ours(draft.history, index, slot.call_id):
+            continue
+        result_id = fingerprint.short_id(fact.digest, slot.call_id)
+        text = shorten(texts[slot.call_id], result_id, cap)
+        if text is not None:
+            swaps.append(Swap(id=result_id, reason=reason, key=key, call_id=slot.call_id, text=text))
+    return swaps
+
+
+def _is_answer_of_ours(history: History, index: int, call_id: str) -> bool:
+    for at in range(index - 1, -1, -1):
+        fact = history.facts[at]
+        if call_id in fact.calls:
+            return wording.is_own_tool(fact.tool_names[fact.calls.index(call_id)])
+    return False
+
+
+def with_swaps(draft: Draft, swaps: Sequence[Swap]) -> Draft:
+    if not swaps:
+        return draft
+    active = {**draft.edits.swaps, **{(swap.key, swap.call_id): swap for swap in swaps}}
+    return replace(draft, edits=replace(draft.edits, swaps=active), new_edits=draft.new_edits.merge(Edits.of(swaps)))

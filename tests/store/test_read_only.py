@@ -1,0 +1,203 @@
+"""Reading a database beside its writer, from threads and on the event loop: nothing is written, and no thread stays."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+from blockbuster import blockbuster_ctx
+
+from openmem_hook.store import database, names
+from openmem_hook.store.database import StoreError, TooSlowError, read_only, read_only_blocking
+from openmem_hook.tools import Caller
+from tests.harness.conversation import Conversation
+from tests.harness.filled_store import FilledStore
+from tests.tools.test_answers import LONG, exchange
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "session.db"
+    with closing(database.connect(path, "session")) as db:
+        db.execute("INSERT INTO events (kind, created_at, data) VALUES ('trim', 1.0, '{}')")
+    return path
+
+
+@pytest.fixture
+async def no_thread_stays() -> AsyncIterator[None]:
+    """A connection's thread ends soon after it was told to."""
+    before = set(threading.enumerate())
+    yield
+    end = time.monotonic() + 10
+    while others := [thread for thread in threading.enumerate() if thread not in before]:
+        assert time.monotonic() < end, others
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """Every read-only connection that is opened; opening one takes a moment."""
+    connections: list[sqlite3.Connection] = []
+    connect = database.connect_read_only
+
+    def slow(path: Path, seconds: float) -> sqlite3.Connection:
+        time.sleep(0.1)
+        connections.append(connect(path, seconds))
+        return connections[-1]
+
+    monkeypatch.setattr(database, "connect_read_only", slow)
+    return connections
+
+
+def is_closed(db: sqlite3.Connection) -> bool:
+    try:
+        db.execute("SELECT 1")
+    except sqlite3.ProgrammingError as error:
+        return "closed database" in str(error)
+    return False
+
+
+# --- what both do -------------------------------------------------------------------------------------------
+
+
+def test_a_reader_sees_one_snapshot_and_can_not_write(path: Path) -> None:
+    with read_only_blocking(path) as db, closing(database.connect(path, "session")) as writer:
+        assert db.execute("SELECT count(*) FROM events").fetchone() == (1,)
+        writer.execute("DELETE FROM events")
+        assert db.execute("SELECT count(*) FROM events").fetchone() == (1,)
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            db.execute("DELETE FROM events")
+        for pragma, value in (("query_only", 1), ("trusted_schema", 0), ("temp_store", 2), ("cache_size", -8000)):
+            assert db.execute(f"PRAGMA {pragma}").fetchone() == (value,)
+
+
+async def test_on_the_event_loop_it_is_the_same_connection(path: Path, no_thread_stays: None) -> None:
+    async with read_only(path) as db:
+        assert list(await db.execute_fetchall("SELECT kind FROM events")) == [("trim",)]
+        for pragma, value in (("query_only", 1), ("trusted_schema", 0), ("temp_store", 2), ("cache_size", -8000)):
+            assert list(await db.execute_fetchall(f"PRAGMA {pragma}")) == [(value,)]
+        assert db.in_transaction
+
+
+def damage(path: Path) -> Path:
+    path.write_bytes(b"no database" * 1000)
+    return path
+
+
+FAULTS: dict[str, tuple[Callable[[Path], Path], str, type[Exception]]] = {
+    "not there": (lambda path: path.with_name("gone.db"), "SELECT 1", FileNotFoundError),
+    "damaged": (lambda path: damage(path.with_name("bad.db")), "SELECT * FROM events", StoreError),
+    "a wrong statement": (lambda path: path, "SELECT nonsuch", StoreError),
+    "too slow": (lambda path: path, ENDLESS, TooSlowError),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_errors_are_the_stores_and_leave_no_thread(name: str, path: Path, no_thread_stays: None) -> None:
+    choose, sql, error = FAULTS[name]
+    with pytest.raises(error) as failure, read_only_blocking(choose(path), 0.2) as blocking:
+        blocking.execute(sql).fetchall()
+    assert type(failure.value) is error
+    with pytest.raises(error) as failure:
+        async with read_only(choose(path), 0.2) as db:
+            await db.execute_fetchall(sql)
+    assert type(failure.value) is error
+    assert not path.with_name("gone.db").exists()
+
+
+async def test_an_error_of_the_callers_own_passes(path: Path, no_thread_stays: None) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with read_only(path):
+            raise ZeroDivisionError
+
+
+# --- cancelled ----------------------------------------------------------------------------------------------
+
+
+async def read(path: Path) -> None:
+    async with read_only(path, 60) as db:
+        await db.execute_fetchall(ENDLESS)
+
+
+async def by_asyncio(path: Path, after: float) -> None:
+    task = asyncio.create_task(read(path))
+    await asyncio.sleep(after)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def by_anyio(path: Path, after: float) -> None:
+    """As the MCP SDK does it: every await of what is cancelled is cancelled again."""
+    with anyio.move_on_after(after) as scope:
+        await read(path)
+    assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("cancel", [by_asyncio, by_anyio])
+@pytest.mark.parametrize("after", [0.0, 0.05, 0.3], ids=["at once", "while it opens", "while it reads"])
+async def test_whoever_is_cancelled_leaves_at_once_and_no_thread_stays(
+    after: float, cancel, path: Path, connections: list[sqlite3.Connection], no_thread_stays: None
+) -> None:
+    start = time.monotonic()
+    await cancel(path, after)
+    assert time.monotonic() - start < after + 2
+    end = time.monotonic() + 10
+    while not all(map(is_closed, connections)):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+# --- the tools that use it ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shelf(state_dir: Path) -> Iterator[FilledStore]:
+    shelf = FilledStore(state_dir / "context")
+    yield shelf
+    shelf.close()
+
+
+async def test_full_texts_and_the_status_never_block_the_event_loop(new_hook, shelf: FilledStore) -> None:
+    await Conversation(new_hook()).send(exchange(LONG["text"]))
+    answer = await shelf.runner.call(
+        caller := Caller(names.tenant_folder("user:user-1")), "smart_compact_search", {"pattern": "^line 7 "}
+    )
+    session, result = (answer.text.partition(f" {name}=")[2][:16] for name in ("session_id", "id"))
+    calls = [
+        ("smart_compact_get", {"id": result}, False),
+        ("smart_compact_get", {"id": result, "session_id": session}, False),
+        ("smart_compact_get", {"session_id": session, "seq": 3}, False),
+        ("smart_compact_get", {"session_id": "0" * 16, "seq": 3}, True),
+        ("smart_compact_get", {"id": "0" * 16}, True),
+        ("context_status", {}, False),
+    ]
+    with blockbuster_ctx(scanned_modules=["openmem_hook"]):
+        for tool, arguments, is_error in calls:
+            answer = await shelf.runner.call(caller, tool, arguments)
+            assert answer.is_error == is_error, answer.text
+
+
+async def test_calls_that_are_cancelled_leave_no_thread(shelf: FilledStore, no_thread_stays: None) -> None:
+    session = shelf.put(["some text"])
+    caller = Caller(names.tenant_folder("user:alice"))
+    tasks = [
+        asyncio.create_task(shelf.runner.call(caller, "smart_compact_get", {"session_id": session, "seq": 1}))
+        for _ in range(30)
+    ]
+    for turn, task in enumerate(tasks):
+        await asyncio.sleep(0 if turn % 3 else 0.001)
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError):
+            assert not (await task).is_error
