@@ -42,7 +42,7 @@ def of_model(*blocks: Any) -> Any:
     return {"role": "assistant", "content": list(blocks)}
 
 
-TYPED: dict[str, Example] = {
+USER: dict[str, Example] = {
     "words as a string": example(a.user("Fix it."), "user", "typed", text("Fix it.")),
     "words as a block": example(of_user(a.text("Fix it.")), "user", "typed", text("Fix it.")),
     "white space stays in the text": example(a.user(" Fix it.\n"), "user", "typed", text(" Fix it.\n")),
@@ -288,4 +288,4 @@ ODD: dict[str, Example] = {
     "a list": example([a.text("hi")], "unknown", "unknown", opaque([a.text("hi")])),
 }
 
-EXAMPLES = TYPED | RESULTS | OUTPUT | SYSTEM | ODD
+EXAMPLES = USER | RESULTS | OUTPUT | SYSTEM | ODD

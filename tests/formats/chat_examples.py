@@ -20,7 +20,7 @@ def of_model(**fields: Any) -> Any:
     return {"role": "assistant", "content": None, **fields}
 
 
-TYPED: dict[str, Example] = {
+USER: dict[str, Example] = {
     "words as a string": example(c.user("Fix it."), "user", "typed", text("Fix it.")),
     "words as a block": example(c.user(c.text("Fix it.")), "user", "typed", text("Fix it.")),
     "words with a breakpoint": example(
@@ -212,4 +212,4 @@ ODD: dict[str, Example] = {
     "a list": example(["hi"], "unknown", "unknown", opaque(["hi"])),
 }
 
-EXAMPLES = TYPED | RESULTS | OUTPUT | SYSTEM | ODD
+EXAMPLES = USER | RESULTS | OUTPUT | SYSTEM | ODD

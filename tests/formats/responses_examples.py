@@ -46,7 +46,7 @@ def search(call_id: str | None, tools: Any) -> Any:
     return {"type": "tool_search_output", "call_id": call_id, "id": "tso_1", "tools": tools}
 
 
-TYPED: dict[str, Example] = {
+USER: dict[str, Example] = {
     "a bare string": example("Fix it.", "user", "typed", text("Fix it.")),
     "a bare notice": example(NOTICE, "user", "notice", Part("notice", NOTICE)),
     "words as a string": example({"role": "user", "content": "Fix it."}, "user", "typed", text("Fix it.")),
@@ -292,4 +292,4 @@ ODD: dict[str, Example] = {
     "a list": example(["hi"], "unknown", "unknown", opaque(["hi"])),
 }
 
-EXAMPLES = TYPED | RESULTS | OUTPUT | SYSTEM | ODD
+EXAMPLES = USER | RESULTS | OUTPUT | SYSTEM | ODD

@@ -83,21 +83,21 @@ def test_any_message_is_read(adapter: Adapter, raw: Any) -> None:
 @given(adapter=adapters, raw=any_json | any_object)
 @lively
 def test_any_message_is_read_again_from_its_stored_bytes(adapter: Adapter, raw: Any) -> None:
-    stored = fingerprint.load(fingerprint.dump(raw))
-    assert facts_of_message(adapter, stored, 0) == facts_of_message(adapter, raw, 0)
+    again = fingerprint.load(fingerprint.dump(raw))
+    assert facts_of_message(adapter, again, 0) == facts_of_message(adapter, raw, 0)
 
 
 @given(adapter=adapters, raw=any_object, keep_thinking=st.booleans())
 @lively
 def test_any_object_is_frozen_and_pointed_at(adapter: Adapter, raw: dict[str, Any], keep_thinking: bool) -> None:
     payload = fingerprint.dump(raw)
-    frozen = adapter.freeze_message(raw, keep_thinking)
-    pointed = adapter.with_pointer(raw, "<openmem-pointer>\n</openmem-pointer>")
+    head_form = adapter.freeze_message(raw, keep_thinking)
+    pointer_form = adapter.with_pointer(raw, "<openmem-pointer>\n</openmem-pointer>")
     assert fingerprint.dump(raw) == payload
-    facts_of_message(adapter, pointed, 0)
-    if frozen is not None:
-        facts = facts_of_message(adapter, frozen, 0)
-        assert not facts.identifies or facts.digest == facts_of_message(adapter, raw, 0).digest
+    facts_of_message(adapter, pointer_form, 0)
+    facts = facts_of_message(adapter, raw, 0)
+    if head_form is not None and facts.identifies:
+        assert facts_of_message(adapter, head_form, 0).digest == facts.digest
 
 
 @given(adapter=adapters, messages=st.lists(any_object, min_size=1, max_size=5), fields=any_object)
@@ -112,9 +112,9 @@ def test_any_body_that_matches_is_decoded_and_finished(
     history = decode(adapter, body, HistoryCache())
     assert len(history.keys) == len(history.chain) == len(history.facts) == len(messages)
     assert 0 <= history.lead <= history.editable_from <= len(messages) or history.compaction_at
-    finished = adapter.with_note(body, messages, "NOTE")
+    out = adapter.with_note(body, messages, "NOTE")
     assert fingerprint.dump(adapter.with_messages(body, messages)) == payload
-    assert len(finished[adapter.messages_key]) - len(messages) in (0, 1)
+    assert len(out[adapter.messages_key]) - len(messages) in (0, 1)
     layout(body)
     assert fingerprint.dump(body) == payload
 

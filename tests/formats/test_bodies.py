@@ -233,6 +233,6 @@ def test_a_body_with_other_messages_differs_in_nothing_else(fmt: Format) -> None
 def test_a_bare_string_stays_one_where_nothing_was_put_around_it() -> None:
     text = "hi there"
     assert responses.with_messages({"input": text}, [text]) == {"input": text}
-    pointed = responses.with_pointer(text, "before")
-    assert responses.with_messages({"input": text}, [pointed]) == {"input": [pointed]}
+    message = responses.with_pointer(text, "before")
+    assert responses.with_messages({"input": text}, [message]) == {"input": [message]}
     assert responses.with_messages({"input": text}, [a.user("head"), text])["input"] == [a.user("head"), text]

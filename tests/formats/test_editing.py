@@ -28,19 +28,19 @@ MARKER = {"type": "ephemeral"}
 @pytest.mark.parametrize("keep_thinking", [True, False])
 def test_a_message_keeps_its_identity_in_a_head(adapter: Adapter, row: Example, keep_thinking: bool) -> None:
     before = copy.deepcopy(row.raw)
-    frozen = adapter.freeze_message(row.raw, keep_thinking)
+    head_form = adapter.freeze_message(row.raw, keep_thinking)
     assert row.raw == before
-    if frozen is None:
+    if head_form is None:
         assert not keep_thinking
         assert {part.kind for part in row.parts} <= {"thinking", "blank"}
         return
-    facts = facts_of(adapter, frozen)
-    assert not facts.identifies or facts.digest == facts_of(adapter, row.raw).digest
-    assert adapter is responses or markers([frozen]) == []
-    assert adapter.freeze_message(frozen, keep_thinking) == frozen
+    facts = facts_of(adapter, row.raw)
+    assert not facts.identifies or facts_of(adapter, head_form).digest == facts.digest
+    assert adapter is responses or markers([head_form]) == []
+    assert adapter.freeze_message(head_form, keep_thinking) == head_form
 
 
-FROZEN: list[tuple[Adapter, Any, Any]] = [
+HEAD_FORMS: list[tuple[Adapter, Any, Any]] = [
     (anthropic, a.assistant(a.thinking(), a.text("hi")), a.assistant(a.text("hi"))),
     (anthropic, a.assistant(a.redacted(), a.tool_use("t1")), a.assistant(a.tool_use("t1"))),
     (anthropic, a.assistant(a.thinking()), None),
@@ -70,9 +70,9 @@ FROZEN: list[tuple[Adapter, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("adapter", "raw", "frozen"), FROZEN)
-def test_a_head_shows_a_message_without_thinking_and_breakpoints(adapter: Adapter, raw: Any, frozen: Any) -> None:
-    assert adapter.freeze_message(raw, keep_thinking=False) == frozen
+@pytest.mark.parametrize(("adapter", "raw", "head_form"), HEAD_FORMS)
+def test_a_head_shows_a_message_without_thinking_and_breakpoints(adapter: Adapter, raw: Any, head_form: Any) -> None:
+    assert adapter.freeze_message(raw, keep_thinking=False) == head_form
 
 
 def test_a_head_that_may_hold_thinking_shows_a_message_without_breakpoints_alone() -> None:
@@ -103,7 +103,7 @@ def test_a_result_is_shortened_in_its_text_alone(adapter: Adapter, row: Example)
         assert len(markers([raw])) == len(markers([row.raw]))
 
 
-SHORTENED: list[tuple[Adapter, Any, int, Any]] = [
+SHORT_FORMS: list[tuple[Adapter, Any, int, Any]] = [
     (anthropic, a.results(a.tool_result("t1", "long")), 0, a.results(a.tool_result("t1", SHORT))),
     (
         anthropic,
@@ -154,7 +154,7 @@ SHORTENED: list[tuple[Adapter, Any, int, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("adapter", "raw", "index", "short_form"), SHORTENED)
+@pytest.mark.parametrize(("adapter", "raw", "index", "short_form"), SHORT_FORMS)
 def test_ids_flags_other_blocks_and_the_breakpoint_stay(
     adapter: Adapter, raw: Any, index: int, short_form: Any
 ) -> None:
@@ -183,7 +183,7 @@ def test_the_pointer_stands_before_the_words_and_never_before_a_result(adapter: 
         assert raw["content"] == (f"{POINTER}\n\n{content}" if content else POINTER)
 
 
-POINTED: list[tuple[Adapter, Any, Any]] = [
+POINTERS: list[tuple[Adapter, Any, Any]] = [
     (anthropic, a.user("hi"), a.user(f"{POINTER}\n\nhi")),
     (anthropic, a.user(""), a.user(POINTER)),
     (anthropic, {"role": "user", "content": None}, a.user(POINTER)),
@@ -208,6 +208,6 @@ POINTED: list[tuple[Adapter, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("adapter", "raw", "with_pointer"), POINTED)
+@pytest.mark.parametrize(("adapter", "raw", "with_pointer"), POINTERS)
 def test_the_pointer_comes_in_the_shape_of_the_message(adapter: Adapter, raw: Any, with_pointer: Any) -> None:
     assert fingerprint.dump(adapter.with_pointer(raw, POINTER)) == fingerprint.dump(with_pointer)

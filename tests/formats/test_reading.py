@@ -41,9 +41,9 @@ def test_the_facts_are_those_of_the_parts(adapter: Adapter, row: Example) -> Non
 
 @every
 def test_a_message_that_was_stored_is_read_as_before(adapter: Adapter, row: Example) -> None:
-    stored = fingerprint.load(fingerprint.dump(row.raw))
-    assert adapter.parts_of(stored) == adapter.parts_of(row.raw)
-    assert facts_of(adapter, stored) == facts_of(adapter, row.raw)
+    again = fingerprint.load(fingerprint.dump(row.raw))
+    assert adapter.parts_of(again) == adapter.parts_of(row.raw)
+    assert facts_of(adapter, again) == facts_of(adapter, row.raw)
 
 
 # --- identity -------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ LINES: list[tuple[str, list[str]]] = [
     ("\r\n", ["", ""]),
     ("a\u2028b\x0bc\x0cd\x85e", ["a\u2028b\x0bc\x0cd\x85e"]),
 ]
-STORED: list[tuple[str, str]] = [
+ROW_TEXTS: list[tuple[str, str]] = [
     ("", ""),
     ("plain", "plain"),
     ("späte Antwort 汉字 😀", "späte Antwort 汉字 😀"),
@@ -39,18 +39,18 @@ def test_lines_end_at_lf_crlf_and_cr_alone(text: str, lines: list[str]) -> None:
     assert split_lines(text) == lines
 
 
-@pytest.mark.parametrize(("text", "stored"), STORED)
-def test_the_store_holds_what_sqlite_can(text: str, stored: str) -> None:
-    assert searchable(text) == stored
+@pytest.mark.parametrize(("text", "row_text"), ROW_TEXTS)
+def test_the_store_holds_what_sqlite_can(text: str, row_text: str) -> None:
+    assert searchable(text) == row_text
 
 
 @given(any_text)
 def test_any_text_can_be_stored_and_has_the_same_lines_there(text: str) -> None:
-    stored = searchable(text)
-    assert "\0" not in stored
-    assert stored.encode("utf-8").decode("utf-8") == stored
-    assert stored.split("\n") == [searchable(line) for line in split_lines(text)]
-    assert searchable(stored) == stored
+    row_text = searchable(text)
+    assert "\0" not in row_text
+    assert row_text.encode("utf-8").decode("utf-8") == row_text
+    assert row_text.split("\n") == [searchable(line) for line in split_lines(text)]
+    assert searchable(row_text) == row_text
 
 
 def test_a_message_is_stored_as_the_text_of_its_parts() -> None:
