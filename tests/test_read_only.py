@@ -19,8 +19,8 @@ from openmem_hook.store import database, names
 from openmem_hook.store.database import StoreError, TooSlowError, read_only, read_only_blocking
 from openmem_hook.tools import Caller
 from tests.conversation import Conversation
+from tests.kit.builders import assistant, results, tool_result, user
 from tests.shelf import Shelf
-from tests.test_tools_answers import LONG, exchange
 
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
 
@@ -177,7 +177,15 @@ def shelf(state_dir: Path) -> Iterator[Shelf]:
 
 
 async def test_full_texts_and_the_status_never_block_the_event_loop(new_hook, shelf: Shelf) -> None:
-    await Conversation(new_hook()).send(exchange(LONG["text"]))
+    call = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}
+    long = tool_result("toolu_1", "\n".join(f"line {n} of a long result" for n in range(3_000)))
+    body = {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 100,
+        "tools": [{"name": "Read", "input_schema": {"type": "object"}}],
+        "messages": [user("read it"), assistant(call), results(long)],
+    }
+    await Conversation(new_hook()).send(body)
     answer = await shelf.runner.call(
         caller := Caller(names.tenant_folder("user:user-1")), "smart_compact_search", {"pattern": "^line 7 "}
     )
