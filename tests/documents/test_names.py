@@ -28,11 +28,8 @@ GIVEN = frozenset({"enabled", "required"})
 
 
 def is_bare_participle(name: str) -> bool:
-    word = name.strip("_").lower()
-    if "_" in word or (
-        name.strip("_")[:1].isupper() and any(c.isupper() for c in name.strip("_")[1:]) and not name.isupper()
-    ):
-        return False
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)
+    word = words[0].lower() if len(words) == 1 else ""
     return word in IRREGULAR or (len(word) > 3 and word.endswith("ed") and word not in NO_PARTICIPLE | GIVEN)
 
 
