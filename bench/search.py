@@ -21,6 +21,7 @@ from bench.figures import Figure, Section
 from bench.growing import CALL_TYPE, KEY, as_gateway, bodies, messages, new_hook
 from bench.speed import Heartbeat
 from openmem_hook.store import catalog, names
+from openmem_hook.store.store import Store
 from openmem_hook.tools import Answer, Caller, ToolRunner
 from tests.harness.filled_store import NOW, FilledStore, Row, result, said
 

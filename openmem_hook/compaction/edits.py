@@ -312,10 +312,10 @@ class Edits:
         return iter(self.by_key.values())
 
     def merge(self, later: Edits) -> Edits:
-        """Both; where they share a place, that of `later`."""
+        """Both, in the order in which they were made; where they share a place, that of `later`."""
         if not later:
             return self
-        return Edits({**self.by_key, **later.by_key}) if self else later
+        return Edits({**self.without(later).by_key, **later.by_key}) if self else later
 
     def without(self, other: Edits) -> Edits:
         """Those at places where `other` has none, whatever its state."""

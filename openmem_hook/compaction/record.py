@@ -42,10 +42,12 @@ def write_of(draft: Draft, pause: Pause = no_pause) -> Write:
 
 
 def _edits(draft: Draft) -> Edits:
-    """Those that the database doesn't hold yet, and the new ones; a swap belongs to the cut that it came with."""
+    """Those that the database doesn't hold yet, and the new ones. A swap belongs to the cut that it came with, and
+    stands before it."""
     edits = draft.inputs.state.unstored_edits.merge(draft.new_edits)
     newest = max((edit.generation for edit in edits if isinstance(edit, Cut)), default=0)
-    return Edits.of(replace(edit, generation=newest) if isinstance(edit, Swap) else edit for edit in edits)
+    swaps = [replace(edit, generation=newest) for edit in edits if isinstance(edit, Swap)]
+    return Edits.of([*swaps, *(edit for edit in edits if not isinstance(edit, Swap))])
 
 
 def visible_cut(draft: Draft) -> str:

@@ -82,7 +82,8 @@ class ContextHook(CustomLogger):  # type: ignore[misc]  # the gateway ships no t
             call_id = None
         self.notices.check_call(call_id, str(kwargs.get("call_type")))
         if call_id is not None:
-            await self.compactor.record_response(call_id, await reported_usage(kwargs, response))
+            usage = await reported_usage(kwargs, response, self.compactor.store.executor)
+            await self.compactor.record_response(call_id, usage)
 
     async def _record_events(self, kwargs: Mapping[str, Any], response: Any) -> None:  # noqa: ARG002
         """Each event that waits, until the store takes one no more."""

@@ -8,7 +8,6 @@ in zeros for cache counts that nobody reported.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import Any
 import orjson
 
 from openmem_hook.formats.usage import Usage, mapping_of, read_usage
+from openmem_hook.store.executor import Executor
 
 _WRITES = ("cache_creation_tokens", "cache_write_tokens", "cache_creation_token_details")
 """Details of a usage that only a provider with cache writes reports."""
@@ -28,7 +28,7 @@ _RESPONSES = "litellm.responses.litellm_completion_transformation.transformation
 """LiteLLM's module that turns Responses input into chat messages."""
 
 
-async def reported_usage(kwargs: Mapping[str, Any], response: Any) -> Usage:
+async def reported_usage(kwargs: Mapping[str, Any], response: Any, executor: Executor) -> Usage:
     """The usage of a response, or the one put together for a stream; empty where no provider reported it."""
     own = _usage_in(response) if isinstance(response, Mapping) else getattr(response, "usage", None)
     fields = mapping_of(own or kwargs.get("combined_usage_object"))
@@ -42,7 +42,7 @@ async def reported_usage(kwargs: Mapping[str, Any], response: Any) -> Usage:
     # takes its time, so it counts in another thread.
     details = {name for name, value in mapping_of(fields.get("prompt_tokens_details")).items() if value is not None}
     is_bare = details <= {_ZERO_DETAIL} and not (usage.cache_read or usage.cache_write)
-    if is_bare and await asyncio.to_thread(_litellm_count, kwargs, response) == usage.prompt_tokens:
+    if is_bare and await executor.run("after", _litellm_count, kwargs, response) == usage.prompt_tokens:
         return Usage()
 
     # Zero cache writes, where no detail speaks of writes, are LiteLLM's own: the number is unknown.

@@ -2,19 +2,20 @@
 
 A decision is recorded only if its bytes are sent, and sent only if it is recorded:
 
-                            ┌──────────┐ leave(): the client hung up        ┌────────┐
-                            │ waiting  ├───────────────────────────────────►│ left   │ writes nothing
-                            └─┬──────┬─┘                                    └────────┘
-          begin(): the writer │      │ give_up(): the deadline is over
-          is about to commit  ▼      ▼
-                      ┌─────────┐  ┌──────────────┐
-                      │ writing ├─►│ sent without │ writes the messages, which were sent; no edit
-                      └────┬────┘  └──────────────┘ (an edit that was committed meanwhile is abandoned)
-        commit(): it stands│  give_up(), when the commit takes longer than the grace
-                           ▼
-                      ┌───────────┐
-                      │ committed │ the request sends these bytes, whatever the deadline says
-                      └───────────┘
+              ┌─────────┐  leave(): the client hung up            ┌──────┐
+              │ waiting ├────────────────────────────────────────►│ left │  nothing is written
+              └──┬───┬──┘                                         └──────┘
+                 │   │     give_up(): the deadline is over    ┌──────────────┐
+        begin(): │   └───────────────────────────────────────►│ sent without │  messages are written, edits are not;
+    about to     ▼                                            └──────────────┘  one committed meanwhile is abandoned
+    commit    ┌─────────┐  give_up(): its grace is over, too         ▲
+              │ writing ├────────────────────────────────────────────┘
+              └──┬──────┘
+       commit(): │
+    it stands    ▼
+              ┌───────────┐
+              │ committed │  the request sends these bytes, whatever the deadline says
+              └───────────┘
 
 Every change of state happens under one lock, so the two parties can't believe different things.
 """

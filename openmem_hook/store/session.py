@@ -116,7 +116,8 @@ class Claim:
 def claim(
     db: sqlite3.Connection, state: SessionState, loaded_version: int, write: Write, handshake: Handshake
 ) -> Claim:
-    """Writes a decision, in one immediate transaction, unless the database is no longer the version that it was loaded at.
+    """Writes a decision, in one immediate transaction, unless the database is no longer the version that the state was
+    loaded at.
 
     Raises sqlite3.Error; then nothing was written. The two-party commit is drawn in `handshake`.
     """

@@ -92,8 +92,8 @@ def _list_recent_sessions(call: Call) -> list[str]:
 
 
 class _OpenSessions:
-    """Sessions that are searched together. Each stays open until its rows are formatted: one snapshot for its counts
-    and its lines."""
+    """Sessions that are searched together. Each stays open until its rows are formatted: counts and lines are of
+    one snapshot."""
 
     def __init__(self, call: Call, until: float) -> None:
         """`until`: seconds of the monotonic clock, after which no other session is begun."""

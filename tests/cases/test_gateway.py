@@ -15,6 +15,7 @@ from openmem_hook.compaction.wording import NOTE
 from openmem_hook.formats.usage import Usage
 from openmem_hook.gateway.hook import ContextHook
 from openmem_hook.gateway.usage import reported_usage
+from openmem_hook.store.executor import Executor
 from tests.conftest import CALL_TYPES, make_key
 from tests.formats.test_usage import USAGES
 from tests.harness.conversation import POINTER, Conversation, messages_of
@@ -257,9 +258,9 @@ async def test_a_report_of_any_shape_is_recorded_and_teaches_the_size(new_hook: 
 async def test_the_answer_of_a_host_that_litellm_does_not_know_is_read_for_its_usage() -> None:
     usage = {"prompt_tokens": 50_000, "prompt_tokens_details": {"cached_tokens": 45_000}}
     answer = orjson.dumps({"id": "x", "choices": [], "usage": usage}).decode()
-    assert (await reported_usage({}, {"response": answer})).prompt_tokens == 50_000
+    assert (await reported_usage({}, {"response": answer}, Executor())).prompt_tokens == 50_000
     for text in ('cannot parse chunks: "usage"', '{"usage"', "[]", '{"usage": 7}', 7, {"usage": usage}, None):
-        assert await reported_usage({}, {"response": text}) == Usage()
+        assert await reported_usage({}, {"response": text}, Executor()) == Usage()
 
 
 # --- our state must not leak into the request ---------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_every_log_line_is_documented() -> None:
 
 def test_the_version_is_the_same_everywhere() -> None:
     changes = (REPO / "CHANGELOG.md").read_text("utf-8")
-    newest = re.findall(r"^## (\S+)", changes, re.MULTILINE)[0]
+    newest = re.findall(r"^## (\d\S*)", changes, re.MULTILINE)[0]
     assert newest == PROJECT["project"]["version"] == openmem_hook.__version__
 
 

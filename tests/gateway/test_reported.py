@@ -11,7 +11,9 @@ from litellm.responses import streaming_iterator
 
 from openmem_hook.formats.usage import Usage
 from openmem_hook.gateway.usage import reported_usage
+from openmem_hook.store.executor import Executor
 
+EXECUTOR = Executor()
 MESSAGES = [{"role": "user", "content": "Please read the file and tell me what it says."}]
 COUNTED = litellm.token_counter(model="kit", messages=MESSAGES)
 """What LiteLLM makes of these messages by itself."""
@@ -51,7 +53,7 @@ def response(usage: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(("given", "expected"), STREAMS.values(), ids=STREAMS)
 async def test_of_a_stream_only_what_the_provider_said_is_taken(given: dict[str, Any], expected: Usage) -> None:
     kwargs = {"stream": True, "messages": MESSAGES, "model": "kit"}
-    assert await reported_usage(kwargs, response(given)) == expected
+    assert await reported_usage(kwargs, response(given), EXECUTOR) == expected
 
 
 INPUT = [
@@ -69,20 +71,20 @@ async def test_of_a_responses_stream_too(optional: dict[str, Any], apart: int) -
     guessed = streaming_iterator._estimate_usage_from_text("gpt-5.5", INPUT, {"input": INPUT, **optional}, "the answer")
     told = {"prompt_tokens": guessed.input_tokens + apart, "prompt_tokens_details": None}
     kwargs = {"stream": True, "call_type": "aresponses", "model": "gpt-5.5", "input": INPUT, "messages": INPUT}
-    found = await reported_usage(kwargs | {"optional_params": optional}, response(told))
+    found = await reported_usage(kwargs | {"optional_params": optional}, response(told), EXECUTOR)
     assert found == (Usage(guessed.input_tokens + 1) if apart else Usage())
 
 
 async def test_a_whole_answer_is_taken_at_its_word() -> None:
-    found = await reported_usage({"messages": MESSAGES}, response({"prompt_tokens": COUNTED}))
+    found = await reported_usage({"messages": MESSAGES}, response({"prompt_tokens": COUNTED}), EXECUTOR)
     assert found == Usage(COUNTED)
 
 
 async def test_a_count_that_can_not_be_made_is_no_reason_to_doubt() -> None:
-    found = await reported_usage({"stream": True, "messages": 5}, response({"prompt_tokens": COUNTED}))
+    found = await reported_usage({"stream": True, "messages": 5}, response({"prompt_tokens": COUNTED}), EXECUTOR)
     assert found == Usage(COUNTED)
 
 
 async def test_a_response_without_usage_has_the_one_put_together_for_it() -> None:
     kwargs = {"combined_usage_object": {"prompt_tokens": 7}}
-    assert await reported_usage(kwargs, SimpleNamespace()) == Usage(7)
+    assert await reported_usage(kwargs, SimpleNamespace(), EXECUTOR) == Usage(7)

@@ -7,7 +7,7 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from openmem_hook.store.database import StoreError, TooSlowError, read_only, rea
 from openmem_hook.tools import Caller
 from tests.harness.conversation import Conversation
 from tests.harness.filled_store import FilledStore
-from tests.tools.test_answers import LONG, exchange
+from tests.kit.builders import assistant, results, tool_result, user
 
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
 
@@ -33,15 +33,22 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+Wait = Callable[[], Awaitable[None]]
+
+
 @pytest.fixture
-async def no_thread_stays() -> AsyncIterator[None]:
-    """A connection's thread ends soon after it was told to."""
+def threads_end() -> Wait:
+    """Waits until the threads have ended that were not there when the test began: a connection's thread ends soon after
+    it was told to."""
     before = set(threading.enumerate())
-    yield
-    end = time.monotonic() + 10
-    while others := [thread for thread in threading.enumerate() if thread not in before]:
-        assert time.monotonic() < end, others
-        await asyncio.sleep(0.01)
+
+    async def wait() -> None:
+        end = time.monotonic() + 10
+        while others := [thread for thread in threading.enumerate() if thread not in before]:
+            assert time.monotonic() < end, others
+            await asyncio.sleep(0.01)
+
+    return wait
 
 
 @pytest.fixture
@@ -81,12 +88,13 @@ def test_a_reader_sees_one_snapshot_and_can_not_write(path: Path) -> None:
             assert db.execute(f"PRAGMA {pragma}").fetchone() == (value,)
 
 
-async def test_on_the_event_loop_it_is_the_same_connection(path: Path, no_thread_stays: None) -> None:
+async def test_on_the_event_loop_it_is_the_same_connection(path: Path, threads_end: Wait) -> None:
     async with read_only(path) as db:
         assert list(await db.execute_fetchall("SELECT kind FROM events")) == [("trim",)]
         for pragma, value in (("query_only", 1), ("trusted_schema", 0), ("temp_store", 2), ("cache_size", -8000)):
             assert list(await db.execute_fetchall(f"PRAGMA {pragma}")) == [(value,)]
         assert db.in_transaction
+    await threads_end()
 
 
 def damage(path: Path) -> Path:
@@ -103,7 +111,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Path], str, type[Exception]]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_errors_are_the_stores_and_leave_no_thread(name: str, path: Path, no_thread_stays: None) -> None:
+async def test_errors_are_the_stores_and_leave_no_thread(name: str, path: Path, threads_end: Wait) -> None:
     choose, sql, error = FAULTS[name]
     with pytest.raises(error) as failure, read_only_blocking(choose(path), 0.2) as blocking:
         blocking.execute(sql).fetchall()
@@ -113,12 +121,14 @@ async def test_errors_are_the_stores_and_leave_no_thread(name: str, path: Path, 
             await db.execute_fetchall(sql)
     assert type(failure.value) is error
     assert not path.with_name("gone.db").exists()
+    await threads_end()
 
 
-async def test_an_error_of_the_callers_own_passes(path: Path, no_thread_stays: None) -> None:
+async def test_an_error_of_the_callers_own_passes(path: Path, threads_end: Wait) -> None:
     with pytest.raises(ZeroDivisionError):
         async with read_only(path):
             raise ZeroDivisionError
+    await threads_end()
 
 
 # --- cancelled ----------------------------------------------------------------------------------------------
@@ -147,15 +157,13 @@ async def by_anyio(path: Path, after: float) -> None:
 @pytest.mark.parametrize("cancel", [by_asyncio, by_anyio])
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.3], ids=["at once", "while it opens", "while it reads"])
 async def test_whoever_is_cancelled_leaves_at_once_and_no_thread_stays(
-    after: float, cancel, path: Path, connections: list[sqlite3.Connection], no_thread_stays: None
+    after: float, cancel, path: Path, connections: list[sqlite3.Connection], threads_end: Wait
 ) -> None:
     start = time.monotonic()
     await cancel(path, after)
     assert time.monotonic() - start < after + 2
-    end = time.monotonic() + 10
-    while not all(map(is_closed, connections)):
-        assert time.monotonic() < end
-        await asyncio.sleep(0.01)
+    await threads_end()  # before the connections are looked at: none may be used by two threads at once
+    assert all(map(is_closed, connections))
 
 
 # --- the tools that use it ----------------------------------------------------------------------------------
@@ -169,7 +177,15 @@ def shelf(state_dir: Path) -> Iterator[FilledStore]:
 
 
 async def test_full_texts_and_the_status_never_block_the_event_loop(new_hook, shelf: FilledStore) -> None:
-    await Conversation(new_hook()).send(exchange(LONG["text"]))
+    call = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}
+    long = tool_result("toolu_1", "\n".join(f"line {n} of a long result" for n in range(3_000)))
+    body = {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 100,
+        "tools": [{"name": "Read", "input_schema": {"type": "object"}}],
+        "messages": [user("read it"), assistant(call), results(long)],
+    }
+    await Conversation(new_hook()).send(body)
     answer = await shelf.runner.call(
         caller := Caller(names.tenant_folder("user:user-1")), "smart_compact_search", {"pattern": "^line 7 "}
     )
@@ -188,7 +204,7 @@ async def test_full_texts_and_the_status_never_block_the_event_loop(new_hook, sh
             assert answer.is_error == is_error, answer.text
 
 
-async def test_calls_that_are_cancelled_leave_no_thread(shelf: FilledStore, no_thread_stays: None) -> None:
+async def test_calls_that_are_cancelled_leave_no_thread(shelf: FilledStore, threads_end: Wait) -> None:
     session = shelf.put(["some text"])
     caller = Caller(names.tenant_folder("user:alice"))
     tasks = [
@@ -201,3 +217,4 @@ async def test_calls_that_are_cancelled_leave_no_thread(shelf: FilledStore, no_t
     for task in tasks:
         with contextlib.suppress(asyncio.CancelledError):
             assert not (await task).is_error
+    await threads_end()
