@@ -68,7 +68,7 @@ def _last_marker(messages: Sequence[Raw]) -> Marker | None:
 
 def _with_marker_at_end(raw: Raw, marker: Marker) -> Raw | None:
     """The message with a breakpoint on its last block that may have one; None where there is no such block."""
-    content = raw.get("content") if isinstance(raw, dict) else None
+    content = raw.get("content")
     if isinstance(content, str) and content.strip():
         return {**raw, "content": [{"type": "text", "text": content, "cache_control": marker}]}
     if not isinstance(content, list):

@@ -113,7 +113,7 @@ class _Overhead(NamedTuple):
 def _overhead(adapter: Adapter, body: Mapping[str, Any], cache: HistoryCache) -> _Overhead:
     # The text of both, as it is counted and looked up.
     system, tools = adapter.system_of(body), body.get("tools")
-    text = system if isinstance(system, str) else "\n".join(map(blocks.text_of, blocks.blocks_of(system)))
+    text = "\n".join(map(blocks.text_of, blocks.blocks_of(system)))
     payload = fingerprint.dump(tools) if tools else b""
     prompt = f"{text}\n{payload.decode('utf-8', 'replace')}"
     # Measured once for each text.

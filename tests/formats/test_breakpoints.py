@@ -83,6 +83,7 @@ LAYOUTS: list[tuple[Json, str]] = [
     ),
     (body(user(marked(text("a")), marked(text("b")))), "messages:-1:5m messages:-1:5m"),
     (body(user("a"), system="one string", tools={"odd": 1}), ""),
+    ({"messages": [user(marked(text("a")))], "tools": None}, "messages:-1:5m"),
 ]
 
 

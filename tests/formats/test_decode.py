@@ -101,6 +101,12 @@ def test_a_history_with_another_system_prompt_in_front_is_read_anew() -> None:
     assert alike(read("chat", request, cache), read("chat", request))
 
 
+def test_an_input_of_one_string_is_a_history_of_one_message() -> None:
+    history = read("responses", {"input": "hi"})
+    assert history.messages == ["hi"]
+    assert history.keys == read("responses", {"input": [r.user("hi")]}).keys
+
+
 def test_others_may_run_between_two_messages() -> None:
     pauses: list[None] = []
     adapter = adapter_named("chat")
@@ -149,6 +155,12 @@ COMPACTIONS: dict[str, tuple[Format, list[Json], tuple[int, int]]] = {
         "responses",
         [r.user("a"), r.call("call_1"), ITEM, r.call("call_2"), r.output("call_1"), r.output("call_2")],
         (2, 6),
+    ),
+    "behind a call that is the first item": ("responses", [r.call("call_1"), ITEM, r.output("call_1")], (1, 3)),
+    "behind a call whose id is used again": (
+        "responses",
+        [r.call("call_1"), r.output("call_1"), ITEM, r.call("call_1"), r.output("call_1")],
+        (2, 3),
     ),
     "an item of its own": ("responses", [r.user("a"), ITEM, r.call("call_1"), r.output("call_1")], (1, 2)),
     "as the first item": ("responses", [ITEM, r.user("a")], (0, 1)),
@@ -208,6 +220,13 @@ def test_system_prompt_and_tools_are_measured_together(system: Any, words: str) 
     history = read("anthropic", {"system": system, "tools": tools, "messages": [user("a")]})
     assert history.overhead == tokens.measure("system", f"{words}\n{payload.decode()}")
     assert history.overhead_bytes == len(words) + len(payload)
+
+
+@pytest.mark.parametrize("tools", [None, []])
+def test_without_tools_the_system_prompt_is_measured_alone(tools: Any) -> None:
+    history = read("anthropic", {"system": "Be brief.", "tools": tools, "messages": [user("a")]})
+    assert history.overhead == tokens.measure("system", "Be brief.\n")
+    assert history.overhead_bytes == len("Be brief.")
 
 
 def test_a_client_that_changes_its_system_prompt_each_time_does_not_fill_the_memory() -> None:
