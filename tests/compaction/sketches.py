@@ -147,9 +147,9 @@ def compaction(facts: Sequence[Facts], lead: int) -> tuple[int, int]:
     return at, at + 1
 
 
-def index(line: History, token: str) -> int:
-    """The last place of a message in a history. ValueError where it is not there."""
-    return len(line) - 1 - list(reversed(line.messages)).index(token)
+def index(line: History, message: str | int) -> int:
+    """The last place of a token in a history; a place is itself. ValueError where the token is not there."""
+    return message if isinstance(message, int) else len(line) - 1 - list(reversed(line.messages)).index(message)
 
 
 # --- what is known of a history ----------------------------------------------------------------------------
@@ -176,14 +176,26 @@ def thread_of(line: History, number: int = 1, agent: str = "", **more: Any) -> T
 # --- edits -------------------------------------------------------------------------------------------------
 
 
+HEAD_SIZES = Sizes(words=10)
+
+
 def cut(
-    line: History, anchor: str, visible: str = "", *, start: str = "", state: EditState = "active", head: bytes = b"[]"
+    line: History,
+    anchor: str | int,
+    visible: str | Sequence[int] = "",
+    *,
+    start: str | int | None = None,
+    state: EditState = "active",
+    head: bytes = b"[]",
+    head_sizes: Sizes = HEAD_SIZES,
 ) -> Cut:
-    """A cut that was decided on this history: from the lead, or from the message `start`, to the anchor."""
+    """A cut that was decided on this history: from the lead, or from the message `start`, to the anchor. `visible`:
+    the tokens, or the places, of the messages that its head shows."""
     at = index(line, anchor)
-    first = index(line, start) if start else None
+    first = None if start is None else index(line, start)
+    names = visible.split() if isinstance(visible, str) else visible
     return Cut(
-        id=fingerprint.short_id(line.keys[at], start, head),
+        id=fingerprint.short_id(line.keys[at], str(start), head),
         reason="limit",
         generation=1,
         state=state,
@@ -193,8 +205,8 @@ def cut(
         before=digest_before(line, at),
         recent_outputs=recent_outputs(line, at),
         head=head,
-        head_sizes=Sizes(words=10),
-        shown=tuple(facts_of(token).digest for token in visible.split()),
+        head_sizes=head_sizes,
+        shown=tuple(facts_of(name).digest if isinstance(name, str) else line.facts[name].digest for name in names),
         format=line.format,
         position=at - line.lead,
         start=None if first is None else line.keys[first],
@@ -202,7 +214,7 @@ def cut(
     )
 
 
-def splice(line: History, message: str, *, state: EditState = "active", messages: bytes = b"[]") -> Splice:
+def splice(line: History, message: str | int, *, state: EditState = "active", messages: bytes = b"[]") -> Splice:
     """A splice at a message of this history."""
     at = index(line, message)
     return Splice(
@@ -217,7 +229,9 @@ def splice(line: History, message: str, *, state: EditState = "active", messages
     )
 
 
-def swap(line: History, message: str, call_id: str = "", *, state: EditState = "active", text: str = "short") -> Swap:
+def swap(
+    line: History, message: str | int, call_id: str = "", *, state: EditState = "active", text: str = "short"
+) -> Swap:
     """A swap of a message's result, the first one unless another is named."""
     fact = line.facts[index(line, message)]
     call = call_id or fact.answers[0]
