@@ -50,9 +50,9 @@ CHARS = 100
 def facts_of(token: str) -> Facts:
     """The facts that a token stands for. KeyError for a letter or a modifier that nobody knows.
 
-    Modifiers: `think` (starts with thinking), `signed`, `force` (a person asks for a trim), `unnamed` (a reminder
-    alone: not identifying), `refs=A+B` (deferred tools made known), `tool=A+B` (names of the tools called), `chars=N`
-    (of each result), `media=N`, `words=N`, `bytes=N`.
+    Modifiers: `think` or `think=N` (starts with thinking), `signed`, `force` (a person asks for a trim), `unnamed` (a
+    reminder alone: not identifying), `refs=A+B` (deferred tools made known), `tool=A+B` (names of the tools called),
+    `chars=N` (of each result), `media=N`, `words=N`, `bytes=N`.
     """
     label, *modifiers = token.split(":")
     options = {name: value for name, _, value in (modifier.partition("=") for modifier in modifiers)}
@@ -63,12 +63,13 @@ def facts_of(token: str) -> Facts:
     calls = ids if letter in _CALLING else ()
     answers = ids if letter in _ANSWERING else ()
     has_thinking = letter == "K" or "think" in options
+    thinking = int(options.get("think") or CHARS) if has_thinking else 0
     return Facts(
         role=role,
         kind=kind,
         digest=fingerprint.digest(label),
         identifies=letter != "K" and "unnamed" not in options,
-        sizes=Sizes(words=int(options.get("words", CHARS)), thinking=CHARS * has_thinking, parts=1),
+        sizes=Sizes(words=int(options.get("words", CHARS)), thinking=thinking, parts=1),
         bytes=int(options.get("bytes", CHARS)),
         calls=calls,
         answers=answers,
