@@ -6,14 +6,19 @@ puts the first of several exchanges, its results left out, in the place of all o
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction import boundaries
+from openmem_hook.compaction.decision import Decided
+from openmem_hook.compaction.draft import Draft
 from openmem_hook.compaction.edits import Cut, Splice
+from openmem_hook.compaction.pipeline import begin
 from openmem_hook.facts import facts_of_message
 from openmem_hook.model import Adapter, Format, History
 from openmem_hook.tokens import ZERO
+from tests.compaction.session import MemorySession, is_break
 from tests.compaction.sketches import cut, splice
 from tests.kit import chat_words as chat
 from tests.kit import responses_words as responses
@@ -84,3 +89,54 @@ def inner_cut(line: History, adapter: Adapter, first: int, last: int) -> Cut:
     sizes = sum((facts_of_message(adapter, raw, 0).sizes for raw in head), ZERO)
     visible = [i for i in range(first, exchange.end) if line.facts[i].identifies and not line.facts[i].results]
     return cut(line, last, visible, start=first, head=fingerprint.dump(head), head_sizes=sizes)
+
+
+class HidingSession:
+    """A session in whose ledger splices and inner cuts appear, at moments when that breaks no prefix.
+
+    A splice is put at an output, and an inner cut over exchanges, before the first request that sends them: whoever
+    decides them will know by then, since the provider's response came before. An inner cut over what was sent before
+    is put only where the decision breaks anyway: the request is then decided once more, with it.
+    """
+
+    def __init__(self, memory: MemorySession, rng: Random, share: float = 0.4) -> None:
+        self.memory, self.rng, self.share = memory, rng, share
+        self.count = 0
+        self.broke = False
+        """Whether bytes that were sent before may have changed with the newest request."""
+
+    def send(self, body: Json, **more: Any) -> Decided:
+        self._hide_new(begin(self.memory.inputs(body, **more)))
+        decision = self.memory.decide(body, **more)
+        self.broke = is_break(decision)
+        if self.broke and self._insert_cut(decision.draft, decision.draft.edits.tail_start(decision.draft.history)):
+            decision = self.memory.decide(body, **more)
+        self.memory.write(decision)
+        return decision
+
+    def _hide_new(self, draft: Draft) -> None:
+        """Edits of what no request sent so far."""
+        line, measured = draft.history, draft.inputs.state.measured
+        start = max(draft.edits.tail_start(line), line.editable_from)
+        new = [i for i in range(start, len(line)) if line.keys[i] not in measured]
+        for i in new:
+            if can_splice(line, i) and i not in draft.edits.splices and self.rng.random() < self.share:
+                self.count += 1
+                self.memory.insert(splice_at(line, i, draft.adapter.name, f"ours_{self.count}"))
+        # What was sent is at the front: all from the first new message on is new, unless a client left words out.
+        if new and new == [*range(new[0], len(line))]:
+            self._insert_cut(draft, new[0])
+
+    def _insert_cut(self, draft: Draft, start: int) -> bool:
+        """Perhaps an inner cut over exchanges from a place on; True where there is one."""
+        line = draft.history
+        standing = [(active.start, active.anchor) for active in draft.edits.inner_cuts]
+        candidates = [
+            (first, last)
+            for first, last in ranges(line, start)
+            if all(last < other or anchor < first for other, anchor in standing)
+        ]
+        if not candidates or self.rng.random() >= self.share:
+            return False
+        self.memory.insert(inner_cut(line, draft.adapter, *self.rng.choice(candidates)))
+        return True

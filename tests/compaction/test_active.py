@@ -203,6 +203,12 @@ def test_where_a_splice_stands(name: str) -> None:
     check(SPLICES[name])
 
 
+def test_a_splice_stands_once_however_many_look_alikes_there_are() -> None:
+    line, active = find(history(f"N9 {REPETITION}"), REPETITION, [lambda line: splice(line, 2 * RECENT_OUTPUTS + 3)])
+    assert len(active.splices) == 1
+    assert all(line.messages[i] == "A1" for i in active.splices)
+
+
 # --- formats and states -------------------------------------------------------------------------------------
 
 

@@ -98,6 +98,13 @@ def test_the_running_turn_keeps_its_thinking() -> None:
     assert texts_of(head[2])[0] == "late"
 
 
+def test_an_answer_of_the_running_turn_keeps_its_thinking() -> None:
+    notice = user("<task-notification>done</task-notification>")
+    request = body(user("a"), assistant(thinking("early"), text("b")), notice, assistant("c"), notice)
+    head = head_of(freeze_places(request, (0, 1), 0, 2, turn=0))
+    assert texts_of(head[1]) == ["early", "b"]
+
+
 def test_a_call_of_a_finished_turn_keeps_its_thinking() -> None:
     head = head_of(freeze_places(TALK, (PREAMBLE, CALL, RESULT, REPLY, TURN), TURN, TURN))
     assert texts_of(head[1])[0] == "early"
@@ -160,14 +167,13 @@ def test_a_swapped_result_is_short_in_the_head_too() -> None:
     assert head[2]["content"][0]["content"] == "(short)"
 
 
-def test_a_spliced_reply_is_all_of_its_messages_in_the_head_and_its_own_digest() -> None:
+def test_a_spliced_reply_is_all_of_its_messages_in_the_head() -> None:
     line = decode_body(TALK)
     splice = hidden.splice_at(line, REPLY, "anthropic", "ours_1")
     cut = freeze_places(TALK, (PREAMBLE, REPLY, TURN), TURN, TURN, edits=ActiveEdits((), {}, {REPLY: splice}))
     head = head_of(cut)
     assert [message["role"] for message in head] == ["user", "assistant", "user", "assistant", "user"]
     assert b"at the end" not in cut.head, "thinking of a finished turn"
-    assert set(cut.shown) == {line.facts[i].digest for i in (PREAMBLE, REPLY, TURN)}
 
 
 # --- what finds it again ------------------------------------------------------------------------------------

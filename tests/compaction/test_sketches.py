@@ -18,7 +18,6 @@ from tests.kit.builders import (
     Json,
     assistant,
     body,
-    chat,
     reminder,
     responses,
     results,
@@ -135,9 +134,4 @@ def test_shapes_show_the_head_the_carrier_and_the_tail() -> None:
 def test_a_cut_is_recorded_at_the_last_message_of_its_name() -> None:
     line = history("T1 A1 T1 A1 T2")
     assert index(line, "A1") == 3
-    assert cut(line, "A1").anchor == line.keys[3]
-
-
-def test_chat_results_are_messages_of_their_own() -> None:
-    request = chat.body(chat.user("go"), chat.assistant(None, chat.call("1"), chat.call("2")), chat.result("1"))
-    assert [fact.kind for fact in decode_body("chat", request).facts] == ["system", "typed", "call", "result"]
+    assert cut(line, "A1").anchor == cut(line, 3).anchor == line.keys[3]

@@ -17,7 +17,7 @@ from openmem_hook.compaction.state import SessionState, row_name
 from openmem_hook.compaction.threads import Thread
 from openmem_hook.compaction.write import Event, NewRow, UsageWrite, Write
 from openmem_hook.model import History
-from tests.compaction.sketches import cut, history, index, splice, state_of, swap, thread_of
+from tests.compaction.sketches import cut, history, splice, state_of, swap, thread_of
 
 LINE = history("T1 C1 R1 A1 T2")
 NEXT = history("T1 C1 R1 A1 T2 C2 R2")
@@ -283,7 +283,3 @@ def test_the_origin_of_a_history_is_the_thread_of_its_newest_message_that_is_kno
     assert state.origin_of(LINE.keys) == second
     assert state.origin_of(LINE.keys[:3]) == first
     assert state.origin_of([]) is None
-
-
-def test_the_place_of_an_edit_in_a_line_is_a_token_or_a_number() -> None:
-    assert cut(LINE, index(LINE, "A1")).anchor == cut(LINE, "A1").anchor

@@ -264,7 +264,7 @@ def shape_of_choice(
     return None if choice is None else shape(sketch, choice)
 
 
-FIRST, SECOND, THIRD = shapes(history(f"T1 A1 {LONG_TURN}"))
+FIRST, SECOND, THIRD, *_ = shapes(history(f"T1 A1 {LONG_TURN}"))
 
 
 @pytest.mark.parametrize(
