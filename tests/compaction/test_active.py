@@ -181,6 +181,9 @@ SPLICES: dict[str, Case] = {
     "at a call": ("T1 C1 R1 A1 T2", [splice_at("C1")], "T1 C1~ R1 A1 T2"),
     "at the first message of all": ("A1 T2", [splice_at("A1")], "A1~ T2"),
     "by the same outputs, where the past drifted": ("T1 C1 R1 A1 T2", [splice_at("A1")], "T1 N9 C1 R1 A1~ T2"),
+    "by the same past before a look-alike with the same outputs": (
+        REPETITION, [lambda line: splice(line, 2 * RECENT_OUTPUTS + 3)],
+        f"{'T1 A1 ' * 10}".strip() + "~ T1 A1 T1 A1"),
     "several": ("T1 C1 R1 A1 T2 A2 T3", [splice_at("A1"), splice_at("A2")], "T1 C1 R1 A1~ T2 A2~ T3"),
     "two with the same words": (
         "T1 A1 T2 A1 T3", [lambda line: splice(history("T1 A1"), "A1"), splice_at("A1")], "T1 A1~ T2 A1~ T3"),

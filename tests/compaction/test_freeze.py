@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from openmem_hook import fingerprint
-from openmem_hook.compaction.active import ActiveEdits, digest_before, recent_outputs
+from openmem_hook.compaction.active import ActiveCut, ActiveEdits, digest_before, recent_outputs
 from openmem_hook.compaction.edits import Cut
 from openmem_hook.compaction.freeze import freeze, removal, writes
 from openmem_hook.compaction.trim import Choice, choices
@@ -174,6 +174,21 @@ def test_a_spliced_reply_is_all_of_its_messages_in_the_head() -> None:
     head = head_of(cut)
     assert [message["role"] for message in head] == ["user", "assistant", "user", "assistant", "user"]
     assert b"at the end" not in cut.head, "thinking of a finished turn"
+
+
+def test_a_spliced_reply_is_shown_once() -> None:
+    line = decode_body(TALK)
+    splice = hidden.splice_at(line, REPLY, "anthropic", "ours_1")
+    cut = freeze_places(TALK, (PREAMBLE, REPLY, TURN), TURN, TURN, edits=ActiveEdits((), {}, {REPLY: splice}))
+    assert cut.shown == tuple(line.facts[i].digest for i in (PREAMBLE, REPLY, TURN))
+
+
+def test_what_an_inner_cut_replaced_stays_so_in_a_head() -> None:
+    line, adapter = decode_body(TALK), adapter_of("anthropic")
+    inner = hidden.inner_cut(line, adapter, CALL, RESULT)
+    edits = ActiveEdits((ActiveCut(inner, CALL, RESULT),))
+    cut = freeze_places(TALK, (PREAMBLE, CALL, RESULT, REPLY, TURN), TURN, TURN, edits=edits)
+    assert head_of(cut)[1:3] == head_of(inner)
 
 
 # --- what finds it again ------------------------------------------------------------------------------------

@@ -243,6 +243,21 @@ def test_what_an_inner_cut_replaced_is_never_split(name: str) -> None:
     assert shapes(sketch, places) == answer
 
 
+@pytest.mark.parametrize(
+    ("line", "pin"),
+    [
+        ("T1 P1 C1 R1:refs=F C2:tool=F R2 C3 R3 C4 R4", "R1"),
+        ("T1 P1 V1:signed C1 R1 C2 R2 C3 R3 C4 R4", "V1"),
+        ("T1 P1 U1 C1 R1 C2 R2 C3 R3 C4 R4", "U1"),
+    ],
+    ids=["a reference in use", "a signed item", "an unknown item"],
+)
+def test_behind_a_compaction_without_typed_words_stays_what_is_pinned(line: str, pin: str) -> None:
+    sketch = history(line, deferred_tools="F")
+    for choice in choices(sketch):
+        assert index(sketch, pin) in choice.kept or index(sketch, pin) > choice.anchor, shape(sketch, choice)
+
+
 # --- choosing one -------------------------------------------------------------------------------------------
 
 
