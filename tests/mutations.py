@@ -181,7 +181,7 @@ def failing_as_it_is(selection: Sequence[Mutation]) -> list[str]:
 
 def run(mutation: Mutation, faults: Sequence[str]) -> Result:
     """The mutation in a copy of the repository, and the first of its tests that fails there."""
-    started = time.monotonic()
+    beginning = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         copy = Path(folder) / "repository"
         shutil.copytree(ROOT, copy, ignore=NOT_COPIED)
@@ -192,7 +192,7 @@ def run(mutation: Mutation, faults: Sequence[str]) -> Result:
             is_caught = outcome.returncode == TESTS_FAILED and bool(failures)
             caught_by = failures[0] if is_caught else ""
             problem = "" if is_caught else "survives" if outcome.returncode == 0 else "could not be tested"
-    return Result(mutation, caught_by, problem, time.monotonic() - started)
+    return Result(mutation, caught_by, problem, time.monotonic() - beginning)
 
 
 def mutate(path: Path, mutation: Mutation) -> str:

@@ -116,9 +116,9 @@ class HidingSession:
 
     def _hide_new(self, draft: Draft) -> None:
         """Edits of what no request sent so far."""
-        line, measured = draft.history, draft.inputs.state.measured
+        line, stored_rows = draft.history, draft.inputs.state.measured
         start = max(draft.edits.tail_start(line), line.editable_from)
-        new = [i for i in range(start, len(line)) if line.keys[i] not in measured]
+        new = [i for i in range(start, len(line)) if line.keys[i] not in stored_rows]
         for i in new:
             if can_splice(line, i) and i not in draft.edits.splices and self.rng.random() < self.share:
                 self.count += 1

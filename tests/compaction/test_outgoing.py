@@ -184,7 +184,7 @@ def test_facts_say_what_goes_out(fmt: Format, parts: set[str]) -> None:
     assert_facts_are_true(line, adapter, edits_of(line, adapter, parts))
 
 
-@examples(2)
+@examples()
 @given(fmt=st.sampled_from(FORMATS), data=st.data(), rng=st.randoms(use_true_random=False))
 def test_facts_say_what_goes_out_of_any_history(fmt: Format, data: st.DataObject, rng: Random) -> None:
     body = data.draw(bodies(fmt, most_turns=3, most_steps=4))

@@ -20,7 +20,6 @@ from openmem_hook import fingerprint, tokens
 from openmem_hook.compaction import trim
 from openmem_hook.compaction.decision import Decided
 from openmem_hook.compaction.draft import Break, Draft
-from openmem_hook.compaction.edits import Splice
 from openmem_hook.compaction.outgoing import with_spliced_facts
 from openmem_hook.compaction.pipeline import begin
 from openmem_hook.facts import facts_of_message
@@ -28,7 +27,7 @@ from openmem_hook.model import HistoryCache
 from openmem_hook.tokens import ZERO
 from tests.compaction.hidden import HidingSession
 from tests.compaction.profile import examples
-from tests.compaction.session import ROOMY, SMALL, MemorySession, decode_body, inputs, is_break, messages_of, settings
+from tests.compaction.session import ROOMY, SMALL, MemorySession, decode_body, is_break, messages_of, settings
 from tests.kit.builders import FORMATS, Format, Json
 from tests.kit.histories import bodies, drift, edit, fork, format_of, growth, rewind, turns_of
 from tests.kit.prefix import broken_at, canonical, check, normal, unchanged
@@ -186,13 +185,12 @@ def test_l6_two_that_decide_from_the_same_state_send_and_write_the_same(
     session = hiding(rng)
     for request in requests_of(drawn_body(data, fmt), rng):
         decision = session.send(request)
-        reads = decision.draft.inputs
-        other = inputs(
-            orjson.loads(orjson.dumps(request)), reads.state, reads.request.limits, settings=reads.request.settings
-        )
-        twin = MemorySession(reads.request.limits, reads.state).decide(dict(request), settings=other.request.settings)
-        assert orjson.dumps(twin.body) == orjson.dumps(decision.body), "L6: two workers send different bytes"
-        assert twin.write == decision.write, "L6: two workers write different edits"
+        # Another worker: the same state, nothing cached, and the body parsed by itself.
+        memory, state = session.memory, decision.draft.inputs.state
+        twin = MemorySession(memory.limits, state, options=memory.options)
+        same = twin.decide(orjson.loads(orjson.dumps(request)))
+        assert orjson.dumps(same.body) == orjson.dumps(decision.body), "L6: two workers send different bytes"
+        assert same.write == decision.write, "L6: two workers write different things"
 
 
 # --- L7: what is sent follows the history that came ---------------------------------------------------------
@@ -214,18 +212,18 @@ def assert_follows(decision: Decided) -> None:
     """Edits stand only where their messages are in this history, and the newest words go out."""
     line, edits = decision.draft.history, decision.draft.edits
     places = {i for active in edits.cuts for i in range(active.start, active.anchor + 1)}
-    shown = set[int]()
+    visible = set[int]()
     for active in edits.cuts:
-        wanted = list(active.cut.shown)
+        digests = list(active.cut.shown)
         for i in range(active.start, active.anchor + 1):
-            if wanted and line.facts[i].digest == wanted[0]:
-                shown.add(i)
-                del wanted[0]
-        assert not wanted, "L7: a head shows what is not in the history"
+            if digests and line.facts[i].digest == digests[0]:
+                visible.add(i)
+                del digests[0]
+        assert not digests, "L7: a head shows what is not in the history"
     for i, splice in edits.splices.items():
         assert line.facts[i].digest == splice.digest, "L7: a splice of another message"
     newest = max((i for i, fact in enumerate(line.facts) if fact.kind == "typed"), default=0)
-    assert newest in shown or newest not in places, "L7: the newest words are gone"
+    assert newest in visible or newest not in places, "L7: the newest words are gone"
 
 
 # --- L8: small drift finds the same edits -------------------------------------------------------------------
@@ -243,14 +241,25 @@ def test_l8_drift_finds_the_same_edits_and_sends_the_same_heads(fmt: Format, dat
         messages |= {normal(raw) for raw in messages_of(other)}
         decision = session.send(other)
         assert edits_of(decision) == edits_of(straight), "L8: drift lost an edit"
+        head = head_of(straight)
+        assert [canonical(raw) for raw in conversation(decision)[: len(head)]] == head, "L8: another head was sent"
     assert len(session.memory.rows) <= 1.2 * len(messages), "L8: drift stored messages again"
 
 
 def edits_of(decision: Decided) -> list[str]:
     """Ids of the cuts and splices that stand, in order."""
     edits = decision.draft.edits
-    spliced: list[Splice] = [edits.splices[i] for i in sorted(edits.splices)]
-    return [*(active.cut.id for active in edits.cuts), *(splice.id for splice in spliced)]
+    return [*(active.cut.id for active in edits.cuts), *(edits.splices[i].id for i in sorted(edits.splices))]
+
+
+def head_of(decision: Decided) -> list[bytes]:
+    trim_ = decision.draft.edits.trim
+    return [] if trim_ is None else [canonical(raw) for raw in fingerprint.load(trim_.cut.head)]
+
+
+def conversation(decision: Decided) -> list[Any]:
+    """The messages that go out after the system prompt in message form."""
+    return messages_of(decision.body)[decision.draft.history.lead :]
 
 
 @examples(0.5, shrinks=False)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from openmem_hook.formats import adapter_named
 from openmem_hook.formats.decode import decode
 from openmem_hook.model import History, HistoryCache
+from tests.compaction.profile import examples
 from tests.compaction.sketches import LETTERS, compaction, cut, facts_of, history, index, keys_and_chain, shapes
 from tests.kit.builders import (
     FORMATS,
@@ -37,8 +38,8 @@ def decode_body(fmt: Format, request: Json) -> History:
     return decode(adapter, request, HistoryCache())
 
 
+@examples(0.5)
 @given(st.data())
-@settings(max_examples=30, deadline=None)
 def test_keys_and_chain_are_those_of_decoding(data: st.DataObject) -> None:
     fmt = data.draw(st.sampled_from(FORMATS))
     real = decode_body(fmt, data.draw(bodies(fmt)))

@@ -18,6 +18,7 @@ from openmem_hook.compaction.wording import (
     quote,
     short_header,
 )
+from tests.compaction.profile import examples
 
 NOTHING = Removal(messages=3, turns=1, requests=[], files_read=[], files_written=[], has_tool=True)
 
@@ -58,6 +59,7 @@ def test_a_list_that_is_too_long_ends_in_dots_and_crowds_out_no_other() -> None:
     assert "- request number 499" in text
 
 
+@examples()
 @given(st.lists(st.text()), st.lists(st.text()), st.text(), st.booleans())
 def test_no_quoted_text_ends_a_frame_a_line_or_the_room(
     requests: list[str], files: list[str], session: str, has_tool: bool
