@@ -71,7 +71,7 @@ MUTATIONS: tuple[Mutation, ...] = (
          "keep_thinking = False or", "freeze"),
     pure("a head ignores swaps and splices", "freeze", "outgoing_messages(adapter, history, range(i, i + 1), edits)",
          "[history.messages[i]]", "freeze"),
-    pure("a quote keeps its brackets", "wording", '.replace("<", "‹")', "", "wording", "freeze"),
+    pure("a quote keeps its brackets", "wording", '.replace("<", "‹")', "", "freeze", "wording"),
     # Which edits stand.
     pure("a splice at a look-alike", "active",
          "(splice for splice in free if splice.recent_outputs == recent_outputs(history, i))", "iter(free)",
