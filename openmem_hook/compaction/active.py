@@ -34,6 +34,16 @@ class ActiveCut:
     anchor: int
     """Index of the last message that it replaces."""
 
+    def shown_indices(self, history: History) -> set[int]:
+        """Indices of the messages that its head shows, whose digests are a subsequence of those of its range."""
+        places, digests = set[int](), iter(self.cut.shown_digests)
+        digest = next(digests, None)
+        for i in range(self.start, self.anchor + 1):
+            if digest is not None and history.facts[i].digest == digest:
+                places.add(i)
+                digest = next(digests, None)
+        return places
+
 
 @dataclass(frozen=True, slots=True)
 class ActiveEdits:
@@ -240,16 +250,24 @@ def _rebase(history: History, active: ActiveCut, after: int, row_keys: Mapping[b
 def _place_splices(history: History, splices: Mapping[bytes, Sequence[Splice]]) -> dict[int, Splice]:
     """Splices by the index of their message: where the past is the recorded one, else where the same outputs led. Each
     stands at one message, and only an output of the model can have one."""
+    places = [
+        i
+        for i in range(history.lead, len(history))
+        if history.facts[i].role == "assistant" and history.facts[i].identifies and history.facts[i].digest in splices
+    ]
     standing: dict[int, Splice] = {}
-    for i in range(history.lead, len(history)):
-        fact = history.facts[i]
-        if fact.role != "assistant" or not fact.identifies or fact.digest not in splices:
-            continue
-        past = history.chain[i - 1] if i else fingerprint.ROOT
-        free = [s for s in splices[fact.digest] if s.format == history.format and s not in standing.values()]
-        exact = (splice for splice in free if splice.past == past)
-        similar = (splice for splice in free if splice.recent_outputs == recent_outputs(history, i))
-        splice = next(exact, None) or next(similar, None)
-        if splice is not None:
-            standing[i] = splice
+    # All exact ones first: in a history that repeats itself a look-alike may come before the very place.
+    for is_exact in (True, False):
+        for i in places:
+            past = history.chain[i - 1] if i else fingerprint.ROOT
+            fitting = (
+                splice
+                for splice in splices[history.facts[i].digest]
+                if splice.format == history.format
+                and splice not in standing.values()
+                and (splice.past == past if is_exact else splice.recent_outputs == recent_outputs(history, i))
+            )
+            splice = None if i in standing else next(fitting, None)
+            if splice is not None:
+                standing[i] = splice
     return standing

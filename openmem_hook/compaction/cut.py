@@ -51,7 +51,7 @@ def cut(draft: Draft) -> Draft:
         edits=draft.edits.with_trim(ActiveCut(new_cut, draft.history.lead, choice.anchor)),
         new_edits=Edits.of([*others, new_cut]),
         tokens=max(draft.tokens_before - gain - trim.POINTER_TOKENS + pointer, 0.0),
-        verdict=Break(reason, new_cut, choice.head_indices),
+        verdict=Break(reason, new_cut, _shown_in_head(draft, choice)),
     )
 
 
@@ -131,6 +131,14 @@ def _load_after(draft: Draft, choice: trim.Choice, gain: float) -> Load:
     after = [fact for fact in (*facts[: draft.history.lead], *head, *facts[choice.anchor + 1 :]) if fact]
     size = draft.history.overhead_bytes + POINTER_BYTES + sum(fact.bytes + 1 for fact in after)
     return Load(draft.tokens_before - gain, size, sum(fact.media for fact in after))
+
+
+def _shown_in_head(draft: Draft, choice: trim.Choice) -> tuple[int, ...]:
+    """The messages that the head shows as they are: of those in an inner cut only what that shows."""
+    hidden_indices = set[int]()
+    for active in draft.edits.inner_cuts:
+        hidden_indices |= {*range(active.start, active.anchor + 1)} - active.shown_indices(draft.history)
+    return tuple(i for i in choice.head_indices if i not in hidden_indices)
 
 
 def _pointer_tokens(draft: Draft, choice: trim.Choice, new_cut: Cut) -> float:

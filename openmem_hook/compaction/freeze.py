@@ -35,18 +35,28 @@ def freeze(
     text = wording.pointer(session, removal(adapter, history, choice, cache))
     head: list[Raw] = []
     shown_digests: list[bytes] = []
+    inner_cuts = {i: active for active in edits.inner_cuts for i in range(active.start, active.anchor + 1)}
+    last_inner, has_pointer = None, False
     for i in choice.head_indices:
+        # What an inner cut replaced stays so, as a whole, at the first of its messages that stays.
+        inner = inner_cuts.get(i)
+        if inner is not None:
+            if inner is not last_inner:
+                head += fingerprint.load(inner.cut.head)
+                shown_digests += inner.cut.shown_digests
+            last_inner = inner
+            continue
         # Finished turns go without thinking. A call keeps it, since a provider may want to see it there again, and so
         # does the running turn.
         keep_thinking = i > choice.turn or history.facts[i].kind in ("call", "result")
-        for raw in outgoing_messages(adapter, history, range(i, i + 1), edits):
-            message = adapter.freeze_message(raw, keep_thinking)
-            if message is None:
-                continue
-            head.append(adapter.with_pointer(message, text) if i == choice.carrier else message)
-            if history.facts[i].identifies:
-                shown_digests.append(history.facts[i].digest)
-    if choice.carrier is None:
+        raws = outgoing_messages(adapter, history, range(i, i + 1), edits)
+        messages = [message for raw in raws if (message := adapter.freeze_message(raw, keep_thinking)) is not None]
+        if messages and i == choice.carrier:
+            messages[0], has_pointer = adapter.with_pointer(messages[0], text), True
+        head += messages
+        if messages and history.facts[i].identifies:
+            shown_digests.append(history.facts[i].digest)
+    if not has_pointer:
         head.append(adapter.with_pointer({"role": "user", "content": ""}, text))
     payload = fingerprint.dump(head)
     anchor = choice.anchor

@@ -64,9 +64,9 @@ def visible(draft: Draft, places: Sequence[int]) -> set[int]:
     if isinstance(draft.verdict, Break):
         front.update(draft.verdict.head_indices)
     elif edits.trim is not None and any(i < start for i in places):
-        front |= _shown_by_head(history, history.lead, edits.trim.anchor, edits.trim.cut.shown_digests)
+        front |= edits.trim.shown_indices(history)
     for active in edits.inner_cuts:
-        under_cuts -= _shown_by_head(history, active.start, active.anchor, active.cut.shown_digests)
+        under_cuts -= active.shown_indices(history)
     swapped_rows = edits.swapped_rows
     return {
         i for i in places if (i in front if i < start else history.keys[i] not in swapped_rows and i not in under_cuts)
@@ -80,17 +80,6 @@ def _hidden_by_new_edits(draft: Draft) -> list[bytes]:
     keys = draft.history.keys
     whole = visible(draft, range(len(keys)))
     return [key for i, key in enumerate(keys) if i not in whole]
-
-
-def _shown_by_head(history: History, start: int, anchor: int, shown_digests: Sequence[bytes]) -> set[int]:
-    """Indices of the messages that a head shows: its digests are a subsequence of those of its range."""
-    places, digests = set[int](), iter(shown_digests)
-    digest = next(digests, None)
-    for i in range(start, anchor + 1):
-        if digest is not None and history.facts[i].digest == digest:
-            places.add(i)
-            digest = next(digests, None)
-    return places
 
 
 def _rows(draft: Draft, new: Sequence[int], whole: set[int], pause: Pause) -> list[NewRow]:

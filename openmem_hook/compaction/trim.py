@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from openmem_hook.compaction import boundaries
 from openmem_hook.compaction.boundaries import Output
@@ -84,7 +84,7 @@ def choices(history: History, ranges: Ranges = (), strict: bool = True) -> Itera
     # the pointer.
     turn = max((i for i in range(history.editable_from, len(facts)) if facts[i].kind == "typed"), default=first)
     if turn is None:
-        yield from _without_typed(history, may_start, outputs)
+        yield from _without_typed(history, may_start, outputs, ranges)
         return
     preamble = (*_compaction(history), *range(history.editable_from, preamble_end))
     # Words that came in the middle of an exchange stay together with it: calls and results are never parted.
@@ -104,7 +104,7 @@ def choices(history: History, ranges: Ranges = (), strict: bool = True) -> Itera
         body = _with_opener(history, start, turn_body, exchanges, of_turn)
         if body is not None:
             head = (*preamble, *sorted({*earlier, *reply}), *words_typed, *body)
-            yield Choice(head, turn if around is None else None, start - 1, turn)
+            yield Choice(_with_ranges(head, ranges), turn if around is None else None, start - 1, turn)
 
 
 def _first_typed(history: History) -> int | None:
@@ -243,12 +243,21 @@ def _reasoning_before(facts: Sequence[Facts], at: int, least: int) -> int:
     return at
 
 
-def _without_typed(history: History, may_start: Sequence[bool], outputs: Sequence[Output]) -> Iterator[Choice]:
+def _without_typed(
+    history: History, may_start: Sequence[bool], outputs: Sequence[Output], ranges: Ranges
+) -> Iterator[Choice]:
     """Nothing typed is left to carry the pointer (a compaction stands before a running turn): it stands alone."""
     first = history.editable_from
     for start in _starts(history, may_start, first, outputs):
-        if start > first and _with_opener(history, start, first, outputs, []) == []:
-            yield Choice(_compaction(history), None, start - 1, first)
+        pins = _pins(history, start, outputs, first, first)
+        if start > first and _with_opener(history, start, first, outputs, pins) == pins:
+            yield Choice(_with_ranges((*_compaction(history), *pins), ranges), None, start - 1, first)
+
+
+def _with_ranges(head: tuple[int, ...], ranges: Ranges) -> tuple[int, ...]:
+    """With all of a range of which anything stays."""
+    stay = [range(first, last + 1) for first, last in ranges if any(first <= i <= last for i in head)]
+    return tuple(sorted({*head, *chain.from_iterable(stay)})) if stay else head
 
 
 def choose(history: History, weights: Weights, target: Target, ranges: Ranges = ()) -> Choice | None:

@@ -81,8 +81,6 @@ def _reasoning(line: History, places: Sequence[int]) -> Iterator[str]:
 
 
 def _pins(line: History, choice: Choice, places: Sequence[int], strict: bool) -> Iterator[str]:
-    if not any(fact.kind == "typed" for fact in line.facts[line.editable_from :]):
-        return  # after a provider's compaction nothing is pinned: a test of its own asks for that
     tail = line.facts[choice.anchor + 1 :]
     in_use = line.deferred_tools.intersection(name for fact in tail for name in fact.tool_names)
     for i in range(line.editable_from, len(line)):

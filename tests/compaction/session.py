@@ -20,10 +20,11 @@ from openmem_hook.compaction.record import visible_cut
 from openmem_hook.compaction.request import Request
 from openmem_hook.compaction.state import RowName, SessionState
 from openmem_hook.compaction.write import Event, NewRow, UsageWrite
-from openmem_hook.config import Limits, Settings
 from openmem_hook.formats import adapter_named
 from openmem_hook.formats.decode import decode
+from openmem_hook.limits import Limits
 from openmem_hook.model import Adapter, Format, History, HistoryCache
+from openmem_hook.settings import Settings
 from openmem_hook.tokens import Calibration
 from tests.kit.builders import Json
 from tests.kit.histories import format_of

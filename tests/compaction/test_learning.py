@@ -74,7 +74,7 @@ def test_growth_just_as_estimated_leaves_the_rate_and_makes_it_surer() -> None:
     lesson = learn(sample(LINE), base(LINE, "R1", BEFORE), round(BEFORE + NEW))
     assert lesson.calibration is not None
     assert lesson.calibration.weights == pytest.approx(BY_WORDS.weights, abs=0.001)
-    assert lesson.calibration.seen == round(NEW)
+    assert lesson.calibration.evidence == round(NEW)
 
 
 def test_the_newest_report_of_a_prefix_is_the_base() -> None:

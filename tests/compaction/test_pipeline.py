@@ -11,10 +11,11 @@ import pytest
 
 from openmem_hook.compaction.draft import Break, Draft, Inputs, NotDue, NoUsefulCut
 from openmem_hook.compaction.edits import Cut, Swap
-from openmem_hook.compaction.pipeline import RELIEF, SQUEEZE, begin, run
+from openmem_hook.compaction.pipeline import begin, run
+from openmem_hook.compaction.squeeze import RELIEF, SQUEEZE
 from openmem_hook.compaction.trim import REPEATED_GAIN
 from openmem_hook.compaction.wording import NOTE, is_short_form
-from openmem_hook.config import Limits
+from openmem_hook.limits import Limits
 from tests.compaction.session import ROOMY, MemorySession, inputs, is_break, messages_of, settings
 from tests.kit.builders import (
     FORMATS,

@@ -14,7 +14,7 @@ from openmem_hook.compaction.decision import ThreadDecision
 from openmem_hook.compaction.edits import Swap
 from openmem_hook.compaction.record import savings_of, visible_cut
 from openmem_hook.compaction.threads import Thread
-from openmem_hook.config import Limits
+from openmem_hook.limits import Limits
 from tests.compaction import hidden
 from tests.compaction.session import ROOMY, SMALL, MemorySession, decode_body, messages_of, settings
 from tests.kit.builders import (
