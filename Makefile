@@ -28,7 +28,7 @@ test: check  ## format, lint, types, import contracts, all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 test-fast: $(READY)  ## the pure tests, in seconds
-	$(BIN)/python -m pytest -p tests.no_litellm $(PURE) $(ARGS)
+	$(BIN)/python -m pytest -p tests.no_litellm -n 2 --dist worksteal $(PURE) $(ARGS)
 
 mutations: $(READY)  ## prove that the tests catch mistakes, each made in a copy of the repository (ARGS=splice: only those with that word)
 	@exec $(BIN)/python -m tests.mutations $(ARGS)

@@ -66,7 +66,7 @@ def test_the_readme_has_the_three_commands_and_nothing_that_is_not_tested_here()
         ("make demo", "exec .venv/bin/python -m demo"),
         ("make serve", "exec .venv/bin/openmem serve"),
         ("make test", ".venv/bin/python -m pytest"),
-        ("make test-fast", ".venv/bin/python -m pytest -p tests.no_litellm tests/"),
+        ("make test-fast", ".venv/bin/python -m pytest -p tests.no_litellm -n 2 --dist worksteal tests/"),
         ("make mutations", "exec .venv/bin/python -m tests.mutations"),
         ("make clients", ".venv/bin/python -m clients"),
         ("make laws", "OPENMEM_LAWS_EXAMPLES=3000 .venv/bin/python -m pytest -n 2 --dist worksteal -m laws"),
