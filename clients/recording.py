@@ -16,7 +16,7 @@ from typing import Any
 
 from clients.drivers import CLIENTS
 from openmem_hook.facts import TRIM_COMMAND_RECORD
-from openmem_hook.formats.typed import TABLE
+from openmem_hook.formats.typed import CLIENT_TEXTS
 from tests.kit.filler import prose
 
 Json = dict[str, Any]
@@ -53,7 +53,7 @@ ID = re.compile(
 CLOCK = 10**11
 """Numbers from here on are times, in milliseconds."""
 KNOWN = sorted(
-    {TRIM_COMMAND_RECORD, "/smart-compact", *(mark for row in TABLE for mark in (row.start, row.end) if mark)}
+    {TRIM_COMMAND_RECORD, "/smart-compact", *(mark for rule in CLIENT_TEXTS for mark in (rule.start, rule.end) if mark)}
     | {text for client in CLIENTS for text in client.own}
 )
 PROMPT = r"kit: [\w ]+\."

@@ -20,9 +20,12 @@ _TYPED_PARTS: frozenset[PartKind] = frozenset(("text", "command", "media", "opaq
 _NO_IDENTITY: frozenset[PartKind] = frozenset(("thinking", "reminder", "blank"))
 """Parts that clients vary, drop or insert."""
 _SIZE_KINDS: Mapping[PartKind, tokens.SizeKind] = {"call": "args", "result": "result"}
+"""The kind under which `tokens.measure` counts the text of a part; `text` for all others."""
 
 
 def sizes_of(parts: Iterable[Part]) -> Sizes:
+    """How much these parts hold together. Thinking and a provider's compaction are counted by what they cost where
+    only a signature or encrypted text is there."""
     total = tokens.ZERO
     for part in parts:
         if part.kind == "thinking":
@@ -107,6 +110,7 @@ def _forces_trim(role: Role, parts: Sequence[Part]) -> bool:
 
 
 def facts_of_message(adapter: Reader, raw: Raw, size: int) -> Facts:
+    """Facts about a raw message of this format and of this many bytes of JSON."""
     return facts_of(adapter.role_of(raw), adapter.parts_of(raw), size)
 
 
@@ -115,6 +119,7 @@ def cached_facts(adapter: Reader, raw: Raw, cache: HistoryCache) -> Facts:
     payload = fingerprint.dump(raw)
     key = hash(payload)
     facts = cache.facts.get(key)
+    # Two messages may have the same hash: the length tells them apart, as far as anything so cheap can.
     if facts is None or facts.bytes != len(payload):
         facts = cache.facts[key] = facts_of_message(adapter, raw, len(payload))
     return facts

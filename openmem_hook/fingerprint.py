@@ -19,10 +19,12 @@ SIZE = 16
 
 _DIGEST = b"openmem-digest-1:"
 _CHAIN = b"openmem-chain-1:"
-_POSITION = b"openmem-aside-1:"
+_POSITION = b"openmem-aside-1:"  # the word in it is that of the first release, and stays: stores hold such keys
 ROOT = blake2b(_CHAIN + b"root", digest_size=SIZE).digest()
+"""Fingerprint of the empty history."""
 
 _EXACT_FLOAT = 2**53
+"""From here on a float no longer tells two neighbouring integers apart."""
 _HUGE = re.compile(rb"[0-9]{19}")
 """A number of so many digits may not fit 64 bits: the fast parser would make a float of it."""
 
@@ -36,7 +38,8 @@ def dump(value: Any) -> bytes:
 
 
 def load(payload: bytes) -> Any:
-    """Frozen JSON of ours back; the slower parser knows the lone surrogates that the fast one refuses."""
+    """The value of JSON bytes that `dump` made. ValueError for anything that is no JSON."""
+    # The slower parser keeps huge integers exact, and knows the lone surrogates that the fast one refuses.
     if _HUGE.search(payload):
         return json.loads(payload)
     try:
@@ -46,6 +49,7 @@ def load(payload: bytes) -> Any:
 
 
 def dump_sorted(value: Any) -> bytes:
+    """JSON bytes that are the same for objects with the same keys and values, whatever their order."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:
@@ -55,15 +59,16 @@ def dump_sorted(value: Any) -> bytes:
 def canonical(value: Any) -> Any:
     """The value without what clients vary: cache breakpoints, and 1.0 against 1."""
     if isinstance(value, dict):
-        return {str(k): canonical(v) for k, v in value.items() if k != "cache_control"}
+        return {str(key): canonical(item) for key, item in value.items() if key != "cache_control"}
     if isinstance(value, list):
-        return [canonical(v) for v in value]
+        return [canonical(item) for item in value]
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_FLOAT:
         return int(value)
     return value
 
 
 def digest(identity: Any) -> bytes:
+    """Hash of a canonical value: what a message says, or the bytes of a picture."""
     return blake2b(_DIGEST + dump_sorted(identity), digest_size=SIZE).digest()
 
 
@@ -79,5 +84,5 @@ def position_key(previous: bytes, own: bytes) -> bytes:
 
 def short_id(*parts: bytes | str) -> str:
     """16 lower-case hex characters that name something inside a tenant."""
-    joined = b"\0".join(p if isinstance(p, bytes) else p.encode("utf-8", "surrogatepass") for p in parts)
-    return blake2b(joined, digest_size=8, person=b"openmem-id").hexdigest()
+    payload = b"\0".join(part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass") for part in parts)
+    return blake2b(payload, digest_size=8, person=b"openmem-id").hexdigest()

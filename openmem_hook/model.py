@@ -21,6 +21,22 @@ Format = Literal["anthropic", "chat", "responses"]
 """A wire format, by the name of its adapter."""
 
 Role = Literal["system", "user", "assistant", "tool", "unknown"]
+"""Who wrote a message, in the same words for every format; `unknown` where its API has no such role."""
+
+MediaKind = Literal["image", "document", "audio"]
+
+CallFamily = Literal[
+    "tool",  # Messages
+    "function",  # Chat Completions and Responses
+    "function_call",  # the older kind of Chat Completions
+    "custom",  # Responses, as all below
+    "local_shell",
+    "shell",
+    "apply_patch",
+    "computer",
+    "tool_search",
+]
+"""A kind of call. Ids of two kinds may be equal, so that an id is always used with its family: `function:call_1`."""
 
 PartKind = Literal[
     "text",
@@ -29,7 +45,7 @@ PartKind = Literal[
     "notice",  # a client's text that nobody typed
     "command",  # the record of our own slash command
     "recap",  # a client's summary of its past
-    "summarise",  # a client that asks the model for one
+    "summarise",  # a client's request that the model writes one
     "thinking",
     "call",
     "result",
@@ -37,8 +53,9 @@ PartKind = Literal[
     "reference",  # a deferred tool made known
     "server",  # an item of a tool that the provider runs
     "compaction",  # a provider's own
-    "opaque",  # not understood: carried, counted, found by its JSON
+    "opaque",  # not understood: carried, counted, searched by its JSON
 ]
+"""What one block of a message is."""
 
 MessageKind = Literal[
     "typed",  # a person's words: begins a turn
@@ -55,6 +72,7 @@ MessageKind = Literal[
     "compaction",
     "unknown",
 ]
+"""What a whole message is, by its role and its parts."""
 
 INTERJECTIONS: tuple[MessageKind, ...] = ("mixed", "relayed")
 """Kinds of messages that hold a person's words and begin no turn: they came while the model worked."""
@@ -70,19 +88,19 @@ class Part:
     identity: Any = None
     """The canonical value that this part adds to the message's digest; None adds nothing."""
     call_id: str = ""
-    """With its family, so that ids of two kinds of calls can't meet: `function:call_1`."""
+    """The id of a call, or of the call that a result answers, behind its `CallFamily` and a colon."""
     name: str = ""
     """The tool that a call names."""
     index: int = 0
-    """Its place among the blocks of its message."""
-    media: tuple[str, ...] = ()
-    """A kind (`image`, `document`, …) for each picture and document inside."""
+    """The place of the block in the list where it is: content, or the calls beside it."""
+    media: tuple[MediaKind, ...] = ()
+    """The kind of each picture, document and sound inside, in their order."""
     references: tuple[str, ...] = ()
-    """Deferred tools that it makes known, by name."""
+    """Names of the deferred tools that it makes known."""
     is_signed: bool = False
     """Whether the provider signed it, so that it may only be sent back as it is."""
     signature: str = ""
-    """Of thinking, or encrypted reasoning: counted, and what tells two of them apart."""
+    """The signature of thinking, or encrypted reasoning: counted, and what tells two of them apart."""
     text_alone: bool = True
     """False for a result with blocks, media aside, that no text can stand for."""
 
@@ -91,9 +109,11 @@ class ResultSlot(NamedTuple):
     """A tool result that could be shortened."""
 
     at: int
-    """The block of its message."""
+    """The `index` of its part."""
     call_id: str
+    """The call that it answers, with its family."""
     chars: int
+    """Length of its text in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +121,39 @@ class Facts:
     """What decisions need to know of one message; no text."""
 
     role: Role
+    """The adapter's role, but `tool` for every message of results alone, whatever the format calls it."""
     kind: MessageKind
+    """What the message is, by its role and its parts."""
     digest: bytes
     """Hash of the message's meaning; see `fingerprint`."""
     identifies: bool
     """False where the message takes no part in identity (reasoning, reminders only): its digest names its row alone."""
     sizes: Sizes
+    """How much of what it holds, for an estimate of its tokens."""
     bytes: int
     """Length of the message's JSON."""
     calls: tuple[str, ...] = ()
     """Ids of its calls, with their family."""
     answers: tuple[str, ...] = ()
-    """Ids of the calls that its results answer."""
+    """Ids of the calls that its results answer, with their family."""
     results: tuple[ResultSlot, ...] = ()
+    """Those of its results whose text may be replaced by a shorter one."""
     tool_names: tuple[str, ...] = ()
     """A name for each of `calls`."""
     references: tuple[str, ...] = ()
+    """Names of the deferred tools that it makes known."""
     starts_with_thinking: bool = False
+    """Whether its first part is thinking."""
     has_thinking: bool = False
+    """Whether any of its parts is thinking."""
     has_text: bool = False
+    """Whether it has text that is not blank; what a client wrote in a person's stead is none."""
     forces_trim: bool = False
     """Whether a person asks for a trim in it."""
     is_signed: bool = False
+    """Whether the provider signed any of its parts."""
     media: int = 0
-    """Pictures and documents."""
+    """How many pictures, documents and sounds it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +164,21 @@ class History:
     """The client's own objects."""
     facts: Sequence[Facts]
     keys: Sequence[bytes]
-    """Row key of each message: its fingerprint, or the key of its position where it has no identity."""
+    """Key of each message's row in the store: its fingerprint, or the key of its position where it has no identity."""
     chain: Sequence[bytes]
-    """The fingerprint after each message."""
+    """Fingerprint of the history up to and with each message."""
     lead: int
     """How many messages at the front are the system prompt in message form: always sent as the client sent them."""
     overhead: Sizes
-    """Of system prompt and tools."""
+    """Sizes of system prompt and tools."""
     overhead_bytes: int
-    """JSON length of system prompt and tools."""
+    """Length of the system prompt's text in characters and of the tools' JSON in bytes, together."""
     has_tools: bool
+    """Whether the request offers any tool."""
     tool_names: frozenset[str]
+    """Names of the tools that it offers, empty for one without a name."""
     deferred_tools: frozenset[str]
-    """Tools that the model knows only by a reference to them."""
+    """Names of the tools that the model knows only by a reference to them."""
     must_start_with_thinking: bool
     """Whether the provider wants the first kept output of a running turn to start with thinking."""
     compaction_at: int = 0
@@ -155,6 +186,7 @@ class History:
     editable_from: int = 0
     """No new edit touches a message before: `lead`, or the end of the provider's compaction."""
     format: Format | Literal[""] = ""
+    """The adapter's name; empty in a history that no adapter read."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -166,8 +198,9 @@ class KeyedFacts(NamedTuple):
     facts: Sequence[Facts]
     keys: Sequence[bytes]
     chain: Sequence[bytes]
+    """These three as in `History`."""
     lead: int
-    """Messages before have no name of their own."""
+    """As in `History`: the messages before take no part in the chain."""
 
 
 Pause = Callable[[], object]
@@ -182,7 +215,9 @@ class FileMention(NamedTuple):
     """A file that a tool call names."""
 
     path: str
+    """The path as the call has it."""
     is_written: bool
+    """Whether the call writes the file; else it reads it."""
 
 
 @dataclass(slots=True)
@@ -194,16 +229,17 @@ class HistoryCache:
     """
 
     facts: dict[int, Facts] = field(default_factory=dict)
+    """Facts about each message, by the hash of its JSON."""
     overheads: dict[int, Sizes] = field(default_factory=dict)
-    """Sizes of system prompt and tools."""
+    """Sizes of system prompt and tools, by the hash of their text."""
     files: dict[bytes, Sequence[FileMention]] = field(default_factory=dict)
     """Files that the calls of an output name, by its digest; every cut looks at all that it takes out."""
     newest: KeyedFacts = field(default_factory=lambda: KeyedFacts((), [], [], 0))
-    """The newest history's; the next one goes on where it differs."""
+    """Facts, keys and chain of the newest history; those of the next one are computed from where it differs."""
 
 
 class Reader(Protocol):
-    """What reads a body of one wire format. All pure; nothing given in is ever changed."""
+    """What reads a body of one wire format. All of it is pure, and nothing given in is ever changed."""
 
     @property
     def name(self) -> Format: ...
@@ -219,43 +255,52 @@ class Reader(Protocol):
     def references_define(self) -> bool:
         """Whether a tool reference defines the tool, so that `tools` need not."""
 
-    def matches(self, body: Mapping[str, Any], named: bool) -> bool:
-        """Whether this is a conversation in this format; `named`: the call type says so already."""
+    def matches(self, body: Mapping[str, Any], is_declared: bool) -> bool:
+        """Whether this is a conversation in this format. `is_declared`: the call type says that the body is of this
+        API, otherwise only its shape can tell."""
 
     def lead_of(self, messages: Sequence[Raw]) -> int:
-        """How many messages at the front are the system prompt."""
+        """How many messages at the front are the system prompt: they are never edited."""
 
     def role_of(self, raw: Raw) -> Role: ...
-    def parts_of(self, raw: Raw) -> list[Part]: ...
+    def parts_of(self, raw: Raw) -> list[Part]:
+        """The message's blocks in their order. Any JSON value is read: what nobody understands is an opaque part."""
+
     def system_of(self, body: Mapping[str, Any]) -> Any:
-        """What stands before the messages and counts as prompt, tools aside."""
+        """What stands before the messages and counts as prompt, tools aside: a string, blocks, or None."""
 
     def must_start_with_thinking(self, body: Mapping[str, Any]) -> bool:
         """Whether the provider wants a running turn's first output to start with thinking."""
 
 
 class Editor(Protocol):
-    """What edits a message of one wire format: each function gives a new message."""
+    """What edits a message of one wire format. Each function gives a new message and leaves the old one as it is."""
 
     def shorten_result(self, raw: Raw, index: int, text: str) -> Raw:
-        """The message with the text of the result at this block replaced; ids, flags and other parts stay."""
+        """The message with this text in the place of that of one result, the part with this index. Ids, flags and
+        other blocks stay, and so does a breakpoint."""
 
     def freeze_message(self, raw: Raw, keep_thinking: bool) -> Raw | None:
-        """The message as a head shows it, without breakpoints; None where nothing of it would be left."""
+        """The message as it is kept in the head of a trimmed history: without breakpoints, and without thinking where
+        the API takes it so. None where nothing would be left of it."""
 
     def with_pointer(self, raw: Raw, text: str) -> Raw:
         """The typed message with the pointer before its words."""
 
 
 class Finisher(Protocol):
-    """What finishes the body that goes out."""
+    """What finishes the body that goes out: each function gives a new body or list."""
 
     def with_note(self, body: dict[str, Any], messages: list[Raw], note: str) -> dict[str, Any]:
-        """The body with these messages and the note at the end of its system prompt, once."""
+        """The body with these messages and the note at the end of its system prompt, in the shape that the client
+        used, and only once."""
 
-    def with_messages(self, body: dict[str, Any], messages: list[Raw]) -> dict[str, Any]: ...
+    def with_messages(self, body: dict[str, Any], messages: list[Raw]) -> dict[str, Any]:
+        """The body with these messages in the place of its own."""
+
     def with_marker(self, before: Sequence[Raw], after: list[Raw]) -> list[Raw]:
-        """The outgoing messages (`after`) with a cache breakpoint where an edit removed the last one of `before`."""
+        """The outgoing messages (`after`), with a cache breakpoint again where an edit removed the last one of the
+        client's (`before`)."""
 
 
 class Adapter(Reader, Editor, Finisher, Protocol):

@@ -1,19 +1,24 @@
-"""What the adapters share: content that is a string or a list of blocks, and its media and JSON arguments."""
+"""What the adapters share: how a block becomes a part, and how text is put into content that is a string or a list.
+
+All of it reads whatever JSON a client sent: a value of the wrong type counts as missing, nothing raises.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
 
 from openmem_hook import fingerprint
 from openmem_hook.formats.typed import classify
-from openmem_hook.model import Part, PartKind, Raw, Role
+from openmem_hook.model import CallFamily, MediaKind, Part, PartKind, Raw, Role
+
+# --- shapes on the wire -----------------------------------------------------------------------------------
 
 
 def blocks_of(content: Any, text_type: str = "text") -> list[Any]:
-    """Content as a list of blocks: a string equals a list of one text block."""
+    """A string equals a list of one text block; None equals an empty list, any other value a list of it alone."""
     if isinstance(content, str):
         return [{"type": text_type, "text": content}]
     if isinstance(content, list):
@@ -21,64 +26,96 @@ def blocks_of(content: Any, text_type: str = "text") -> list[Any]:
     return [] if content is None else [content]
 
 
+def type_of(block: Any) -> str:
+    """The `type` of a block, empty where it has none or one that is no name."""
+    return string_or_empty(block.get("type")) if isinstance(block, dict) else ""
+
+
 def text_of(block: Any) -> str:
-    text = block.get("text") if isinstance(block, dict) else None
-    return text if isinstance(text, str) else ""
+    return string_or_empty(block.get("text")) if isinstance(block, dict) else ""
 
 
 def is_text(block: Any) -> bool:
-    return isinstance(block, dict) and block.get("type") == "text"
+    return type_of(block) == "text"
 
 
-def kind_of_text(text: str, role: Role) -> PartKind:
-    """What a text block is: only a user message may hold what a client put there in a person's stead."""
-    if role == "user":
-        return classify(text)
-    return "text" if text.strip() else "blank"
-
-
-def text_part(text: str, kind: PartKind, index: int) -> Part:
-    """A text block; white space at its ends and blanks take no part in identity."""
-    identity = None if kind in ("reminder", "blank") else ["text", text.strip()]
-    return Part(kind, text, identity, index=index)
-
-
-def opaque_part(block: Any, index: int, kind: PartKind = "opaque", signed: bool = False) -> Part:
-    """A block nobody here understands: carried, counted, found by its JSON."""
-    text = fingerprint.dump(block).decode("utf-8", "replace")
-    return Part(kind, text, [kind, fingerprint.canonical(block)], index=index, is_signed=signed)
-
-
-def media_part(block: dict[str, Any], index: int, kind: str, name: str = "") -> Part:
-    """A picture or document: counted by a fixed budget, never as text, identified by its bytes."""
-    return Part(
-        "media",
-        name,
-        ["media", fingerprint.digest(fingerprint.canonical(block)).hex()],
-        index=index,
-        media=(kind,),
-    )
-
-
-def string_id(value: Any) -> str:
+def string_or_empty(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def arguments_text(arguments: Any) -> str:
-    """Call arguments as a search should find them: one argument a line, strings without JSON escapes."""
-    value = parsed(arguments)
-    if not isinstance(value, dict):
-        return value if isinstance(value, str) else fingerprint.dump(value).decode("utf-8", "replace")
-    lines = (f"{k}: {v if isinstance(v, str) else as_json(v)}" for k, v in value.items())
-    return "\n".join(lines)
-
-
-def as_json(value: Any) -> str:
+def json_text(value: Any) -> str:
     return fingerprint.dump(value).decode("utf-8", "replace")
 
 
-def parsed(arguments: Any) -> Any:
-    """Arguments that are a JSON string, parsed; anything else as it is."""
+def are_messages(value: Any) -> bool:
+    """Whether this is a list of objects with at least one in it, as a body's messages have to be."""
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def role_from(raw: Raw, roles: Mapping[str, Role]) -> Role:
+    """The role that this table gives to the message's `role`; `unknown` where the table has none."""
+    return roles.get(str(raw.get("role")), "unknown") if isinstance(raw, dict) else "unknown"
+
+
+def count_leading(messages: Iterable[Raw], roles: tuple[str, ...], types: tuple[str, ...] = ()) -> int:
+    """How many messages at the front have one of these roles or of these types."""
+    count = 0
+    for raw in messages:
+        if not isinstance(raw, dict) or not (raw.get("role") in roles or raw.get("type") in types):
+            break
+        count += 1
+    return count
+
+
+# --- from blocks to parts ---------------------------------------------------------------------------------
+
+_WITHOUT_IDENTITY: frozenset[PartKind] = frozenset(("reminder", "blank"))
+"""Kinds of text that clients insert and drop between two requests."""
+_RESULT_TEXTS: frozenset[PartKind] = frozenset(("text", "blank", "opaque"))
+"""Kinds of parts inside a result whose text is the result's."""
+
+
+def text_part(text: str, role: Role, index: int) -> Part:
+    """White space at its ends and blanks take no part in identity. Only a user message may hold what a client put
+    there in a person's stead: everywhere else text is text, whatever it looks like."""
+    plain: PartKind = "text" if text.strip() else "blank"
+    kind = classify(text) if role == "user" else plain
+    identity = None if kind in _WITHOUT_IDENTITY else ["text", text.strip()]
+    return Part(kind, text, identity, index=index)
+
+
+def refusal_part(block: Mapping[str, Any], index: int) -> Part:
+    """A model's refusal is its text, even an empty one."""
+    text = string_or_empty(block.get("refusal"))
+    return Part("text", text, ["text", text.strip()], index=index)
+
+
+def thinking_part(text: Any, signature: Any, index: int = 0) -> Part:
+    """Thinking takes no part in identity: clients drop it. `signature` may be a whole encrypted text."""
+    return Part("thinking", string_or_empty(text), index=index, signature=string_or_empty(signature))
+
+
+def opaque_part(block: Any, index: int, kind: PartKind = "opaque", is_signed: bool = False) -> Part:
+    """A block that nobody here understands is carried, counted, and searched by its JSON."""
+    return Part(kind, json_text(block), [kind, fingerprint.canonical(block)], index=index, is_signed=is_signed)
+
+
+def media_part(block: Mapping[str, Any], index: int, kind: MediaKind, title: str = "") -> Part:
+    """A picture or document is counted by a fixed budget, never as text, and identified by a hash of its bytes."""
+    identity = ["media", fingerprint.digest(fingerprint.canonical(block)).hex()]
+    return Part("media", title, identity, index=index, media=(kind,))
+
+
+def call_part(family: CallFamily, call_id: Any, name: Any, arguments: Any, index: int) -> Part:
+    """Arguments that are a JSON string and the same as an object are the same call."""
+    call_id, name, arguments = string_or_empty(call_id), string_or_empty(name), parse_arguments(arguments)
+    text = f"{name}\n{arguments_text(arguments)}".rstrip("\n")
+    identity = ["call", family, call_id, name, fingerprint.canonical(arguments)]
+    return Part("call", text, identity, call_id=f"{family}:{call_id}", name=name, index=index)
+
+
+def parse_arguments(arguments: Any) -> Any:
+    """The value of a JSON string; a string that is no JSON without white space at its ends; else what was given."""
     if not isinstance(arguments, str):
         return arguments
     try:
@@ -87,21 +124,26 @@ def parsed(arguments: Any) -> Any:
         return arguments.strip()
 
 
-def call_part(family: str, call_id: Any, name: Any, arguments: Any, index: int) -> Part:
-    name = string_id(name)
-    text = f"{name}\n{arguments_text(arguments)}".rstrip("\n")
-    identity = ["call", family, string_id(call_id), name, fingerprint.canonical(parsed(arguments))]
-    return Part("call", text, identity, call_id=f"{family}:{string_id(call_id)}", name=name, index=index)
+def arguments_text(arguments: Any) -> str:
+    """Call arguments as a search should find them: one argument a line, strings without JSON escapes."""
+    if isinstance(arguments, dict):
+        return "\n".join(f"{name}: {value_text(value)}" for name, value in arguments.items())
+    return value_text(arguments)
 
 
-def result_part(family: str, call_id: Any, inner: list[Part], index: int, failed: bool = False) -> Part:
-    """A result with what its blocks say; a text block inside counts as it is, white space at its ends aside."""
-    said = [part.identity for part in inner if part.identity is not None]
+def value_text(value: Any) -> str:
+    return value if isinstance(value, str) else json_text(value)
+
+
+def result_part(family: CallFamily, call_id: Any, inner: list[Part], index: int, is_error: bool = False) -> Part:
+    """A result is searched by the text of its blocks, identified by all of them, and has their media and references."""
+    call_id = string_or_empty(call_id)
+    inner_identity = [part.identity for part in inner if part.identity is not None]
     return Part(
         "result",
-        "\n".join(part.text for part in inner if part.text and part.kind in ("text", "blank", "opaque")),
-        ["result", family, string_id(call_id), said, failed],
-        call_id=f"{family}:{string_id(call_id)}",
+        "\n".join(part.text for part in inner if part.text and part.kind in _RESULT_TEXTS),
+        ["result", family, call_id, inner_identity, is_error],
+        call_id=f"{family}:{call_id}",
         index=index,
         media=tuple(kind for part in inner for kind in part.media),
         references=tuple(name for part in inner for name in part.references),
@@ -109,32 +151,16 @@ def result_part(family: str, call_id: Any, inner: list[Part], index: int, failed
     )
 
 
-def unmarked(value: Any) -> Any:
-    """A message without cache breakpoints, on itself, its blocks and those inside; the very same object where
-    there is none. What a call's arguments hold under that name is data."""
-    if isinstance(value, list):
-        items = [unmarked(v) for v in value]
-        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
-    if not isinstance(value, dict):
-        return value
-    inside = unmarked(value.get("content"))
-    if "cache_control" not in value and inside is value.get("content"):
-        return value
-    return {k: inside if k == "content" else v for k, v in value.items() if k != "cache_control"}
+# --- text in content --------------------------------------------------------------------------------------
 
 
-def map_content(raw: Raw, key: str, change: Callable[[list[Any]], list[Any]]) -> Raw:
-    """A copy of the message whose block list went through `change`."""
-    return {**raw, key: change(list(raw[key]))}
-
-
-def replaced_text(content: Any, text: str, is_text: Callable[[Any], bool]) -> Any:
-    """Result content with its text parts replaced by one, in the same shape, other parts in their places. A cache
-    breakpoint on one of them stays, on the one that is left."""
+def replace_text(content: Any, text: str, is_text: Callable[[Any], bool]) -> Any:
+    """Result content with all its text in one block, where the first one was; other blocks keep their places, a string
+    stays a string. The last cache breakpoint on a text block moves to the one that is left."""
     if not isinstance(content, list):
         return text
     texts = [i for i, block in enumerate(content) if is_text(block)]
-    marker = next((m for i in reversed(texts) if (m := content[i].get("cache_control"))), None)
+    marker = next((marker for i in reversed(texts) if (marker := content[i].get("cache_control"))), None)
     out: list[Any] = []
     for i, block in enumerate(content):
         if i not in texts:
@@ -144,23 +170,21 @@ def replaced_text(content: Any, text: str, is_text: Callable[[Any], bool]) -> An
     return out
 
 
-def leading(messages: Iterable[Raw], roles: tuple[str, ...]) -> int:
-    """How many messages at the front have one of these roles."""
-    count = 0
-    for raw in messages:
-        if not isinstance(raw, dict) or raw.get("role") not in roles:
-            break
-        count += 1
-    return count
-
-
-def noted(raw: Raw, note: str, text_type: str) -> Raw:
-    """A system message with the note at its end, once."""
-    content = raw.get("content")
+def put_text_before(content: Any, text: str, text_type: str, at: int = 0) -> Any:
+    """Content with a text block before the block at `at`; a string gets the text before its own, with an empty line
+    between. Content that is neither holds nothing that the text could stand before: it becomes the text."""
     if isinstance(content, list):
-        if any(note in text_of(b) for b in content):
-            return raw
-        return {**raw, "content": [*content, {"type": text_type, "text": note}]}
+        return [*content[:at], {"type": text_type, "text": text}, *content[at:]]
+    return f"{text}\n\n{content}" if isinstance(content, str) and content else text
+
+
+def put_text_after(content: Any, text: str, text_type: str) -> Any:
+    """Content with the text at its end, the very same content where it holds that text already. Content that is
+    neither a list nor a string becomes the text."""
+    if isinstance(content, list):
+        if any(text in text_of(block) for block in content):
+            return content
+        return [*content, {"type": text_type, "text": text}]
     if isinstance(content, str) and content:
-        return raw if note in content else {**raw, "content": f"{content}\n\n{note}"}
-    return {**raw, "content": note}
+        return content if text in content else f"{content}\n\n{text}"
+    return text

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openmem_hook.formats import blocks
-from openmem_hook.formats.breakpoints import with_marker as with_marker
-from openmem_hook.model import Format, Part, Raw, Role
+from openmem_hook.formats import blocks, breakpoints
+from openmem_hook.model import CallFamily, Format, MediaKind, Part, Raw, Role
+
+# --- Reader -----------------------------------------------------------------------------------------------
 
 name: Format = "chat"
 call_types = frozenset({"completion", "acompletion", "pass_through_endpoint"})
 messages_key = "messages"
-references_define = False
+references_define = False  # this API has no references
 
 _ROLES: Mapping[str, Role] = {
     "system": "system",
@@ -22,83 +23,85 @@ _ROLES: Mapping[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
-_MEDIA = {"image_url": "image", "file": "document", "input_audio": "audio", "image": "image"}
+_MEDIA: Mapping[str, MediaKind] = {
+    "image_url": "image",
+    "image": "image",
+    "file": "document",
+    "input_audio": "audio",
+}
+_REASONING = ("reasoning_content", "reasoning", "thinking_blocks")
+"""Keys under which providers of this API return reasoning."""
 
 
-def matches(body: Mapping[str, Any], named: bool) -> bool:  # noqa: ARG001 - the shape is the same everywhere
-    messages = body.get("messages")
-    return isinstance(messages, list) and bool(messages) and all(isinstance(m, dict) for m in messages)
+def matches(body: Mapping[str, Any], is_declared: bool) -> bool:  # noqa: ARG001 - the shape is the same everywhere
+    return blocks.are_messages(body.get("messages"))
 
 
 def lead_of(messages: Sequence[Raw]) -> int:
-    return blocks.leading(messages, ("system", "developer"))
+    return blocks.count_leading(messages, ("system", "developer"))
 
 
 def role_of(raw: Raw) -> Role:
-    return _ROLES.get(str(raw.get("role")), "unknown") if isinstance(raw, dict) else "unknown"
+    return blocks.role_from(raw, _ROLES)
 
 
 def parts_of(raw: Raw) -> list[Part]:
     if not isinstance(raw, dict):
         return [blocks.opaque_part(raw, 0)]
     role = role_of(raw)
-    content = [_part(b, i, role) for i, b in enumerate(blocks.blocks_of(raw.get("content")))]
+    content = [_part(block, i, role) for i, block in enumerate(blocks.blocks_of(raw.get("content")))]
     if role == "tool":
-        family, call_id = _answered(raw)
+        family, call_id = _call_of_result(raw)
         return [blocks.result_part(family, call_id, content, 0)]
-    return [*_reasoning(raw), *content, *_calls(raw)]
+    return [*_reasoning_parts(raw), *content, *_call_parts(raw)]
 
 
-def _answered(raw: Raw) -> tuple[str, Any]:
+def _call_of_result(raw: Mapping[str, Any]) -> tuple[CallFamily, Any]:
+    """The older kind of calls, one a message, has no ids: its result says the function's name."""
     if raw.get("role") == "function":
         return "function_call", raw.get("name")
     return "function", raw.get("tool_call_id")
 
 
 def _part(block: Any, index: int, role: Role) -> Part:
-    kind = block.get("type") if isinstance(block, dict) else None
-    if kind == "text":
-        text = blocks.text_of(block)
-        return blocks.text_part(text, blocks.kind_of_text(text, role), index)
-    if kind == "refusal":
-        return blocks.text_part(blocks.string_id(block.get("refusal")), "text", index)
-    if isinstance(kind, str) and kind in _MEDIA:
-        return blocks.media_part(block, index, _MEDIA[kind])
-    if kind in ("thinking", "redacted_thinking"):
-        sealed = block.get("signature") or block.get("data")
-        return Part(
-            "thinking", blocks.string_id(block.get("thinking")), index=index, signature=blocks.string_id(sealed)
-        )
+    block_type = blocks.type_of(block)
+    if block_type == "text":
+        return blocks.text_part(blocks.text_of(block), role, index)
+    if block_type == "refusal":
+        return blocks.refusal_part(block, index)
+    if block_type in _MEDIA:
+        return blocks.media_part(block, index, _MEDIA[block_type])
+    if block_type in ("thinking", "redacted_thinking"):  # LiteLLM passes on those of other providers
+        return blocks.thinking_part(block.get("thinking"), block.get("signature") or block.get("data"), index)
     return blocks.opaque_part(block, index)
 
 
-def _reasoning(raw: Raw) -> list[Part]:
-    """What providers of this API return as reasoning, in their several keys."""
+def _reasoning_parts(raw: Mapping[str, Any]) -> list[Part]:
     text = raw.get("reasoning_content") or raw.get("reasoning")
-    found = [Part("thinking", text)] if isinstance(text, str) and text else []
-    sealed = raw.get("thinking_blocks")
-    return [*found, Part("thinking", signature=blocks.as_json(sealed))] if sealed else found
+    parts = [blocks.thinking_part(text, "")] if isinstance(text, str) and text else []
+    thinking = raw.get("thinking_blocks")
+    return [*parts, blocks.thinking_part("", blocks.json_text(thinking))] if thinking else parts
 
 
-def _calls(raw: Raw) -> list[Part]:
+def _call_parts(raw: Mapping[str, Any]) -> list[Part]:
     calls = raw.get("tool_calls")
-    parts = [_call(call, i) for i, call in enumerate(calls if isinstance(calls, list) else [])]
-    legacy = raw.get("function_call")
-    if isinstance(legacy, dict):
-        parts.append(
-            blocks.call_part("function_call", legacy.get("name"), legacy.get("name"), legacy.get("arguments"), 0)
-        )
+    parts = [_call_part(call, i) for i, call in enumerate(calls if isinstance(calls, list) else [])]
+    older = raw.get("function_call")
+    if isinstance(older, dict):
+        tool = older.get("name")
+        parts.append(blocks.call_part("function_call", tool, tool, older.get("arguments"), 0))
     return parts
 
 
-def _call(call: Any, index: int) -> Part:
+def _call_part(call: Any, index: int) -> Part:
+    """A call's name and arguments are in `function`, or in `custom` with an `input` in place of arguments."""
     if not isinstance(call, dict):
         return blocks.opaque_part(call, index)
-    told = call.get("function") if isinstance(call.get("function"), dict) else call.get("custom")
-    if not isinstance(told, dict):
+    function = call.get("function") if isinstance(call.get("function"), dict) else call.get("custom")
+    if not isinstance(function, dict):
         return blocks.opaque_part(call, index)
-    arguments = told.get("arguments", told.get("input"))
-    return blocks.call_part("function", call.get("id"), told.get("name"), arguments, index)
+    arguments = function.get("arguments", function.get("input"))
+    return blocks.call_part("function", call.get("id"), function.get("name"), arguments, index)
 
 
 def system_of(body: Mapping[str, Any]) -> Any:  # noqa: ARG001 - the system prompt is among the messages
@@ -109,33 +112,42 @@ def must_start_with_thinking(body: Mapping[str, Any]) -> bool:  # noqa: ARG001 -
     return False
 
 
+# --- Editor -----------------------------------------------------------------------------------------------
+
+
 def shorten_result(raw: Raw, index: int, text: str) -> Raw:  # noqa: ARG001 - a message is one result
-    return {**raw, "content": blocks.replaced_text(raw.get("content"), text, blocks.is_text)}
+    return {**raw, "content": blocks.replace_text(raw.get("content"), text, blocks.is_text)}
 
 
 def freeze_message(raw: Raw, keep_thinking: bool) -> Raw | None:
-    clean = blocks.unmarked(raw)
+    """Of a message that was reasoning alone nothing is left; one with calls stays, even without content."""
+    clean = breakpoints.without_markers(raw)
     if keep_thinking:
         return clean
-    left = {k: v for k, v in clean.items() if k not in ("reasoning_content", "reasoning", "thinking_blocks")}
-    content = left.get("content")
-    empty = content is None or content == [] or (isinstance(content, str) and not content.strip())
-    return None if len(left) < len(clean) and empty and not left.get("tool_calls") else left
+    rest = {key: value for key, value in clean.items() if key not in _REASONING}
+    content = rest.get("content")
+    is_empty = content is None or content == [] or (isinstance(content, str) and not content.strip())
+    return None if len(rest) < len(clean) and is_empty and not rest.get("tool_calls") else rest
 
 
 def with_pointer(raw: Raw, text: str) -> Raw:
-    content = raw.get("content")
-    if isinstance(content, list):
-        return {**raw, "content": [{"type": "text", "text": text}, *content]}
-    return {**raw, "content": f"{text}\n\n{content}" if isinstance(content, str) and content else text}
+    return {**raw, "content": blocks.put_text_before(raw.get("content"), text, "text")}
+
+
+# --- Finisher ---------------------------------------------------------------------------------------------
 
 
 def with_note(body: dict[str, Any], messages: list[Raw], note: str) -> dict[str, Any]:
-    """The note at the end of the first system message; with none, the note is the system prompt."""
+    """The note ends the first system message; without one, the note is the system prompt."""
     if lead_of(messages) == 0:
-        return {**body, "messages": [{"role": "system", "content": note}, *messages]}
-    return {**body, "messages": [blocks.noted(messages[0], note, "text"), *messages[1:]]}
+        return with_messages(body, [{"role": "system", "content": note}, *messages])
+    system = messages[0]
+    system = {**system, "content": blocks.put_text_after(system.get("content"), note, "text")}
+    return with_messages(body, [system, *messages[1:]])
 
 
 def with_messages(body: dict[str, Any], messages: list[Raw]) -> dict[str, Any]:
     return {**body, "messages": messages}
+
+
+with_marker = breakpoints.with_marker

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from openmem_hook.formats import blocks
-from openmem_hook.formats.typed import classify
-from openmem_hook.model import Format, Part, Raw, Role
+from openmem_hook.model import CallFamily, Format, MediaKind, Part, Raw, Role
+
+# --- Reader -----------------------------------------------------------------------------------------------
 
 name: Format = "responses"
 call_types = frozenset({"responses", "aresponses", "pass_through_endpoint"})
@@ -16,16 +17,17 @@ messages_key = "input"
 references_define = True  # the output of a tool search holds the definitions
 
 _ROLES: Mapping[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_LEADING_ITEMS = ("additional_tools",)
+"""Types of items that are no conversation and belong to the prompt."""
+
 _TEXT = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
-_MEDIA = {
+_MEDIA: Mapping[str, MediaKind] = {
     "input_image": "image",
+    "computer_screenshot": "image",
     "input_file": "document",
     "input_audio": "audio",
-    "computer_screenshot": "image",
 }
-_COMPACTION = ("compaction", "compaction_summary", "context_compaction")
-
-_CALLS = {
+_CALLS: Mapping[str, CallFamily] = {
     "function_call": "function",
     "custom_tool_call": "custom",
     "local_shell_call": "local_shell",
@@ -34,7 +36,10 @@ _CALLS = {
     "computer_call": "computer",
     "tool_search_call": "tool_search",
 }
-_RESULTS = {f"{call}_output": family for call, family in _CALLS.items()} | {"tool_search_output": "tool_search"}
+_RESULTS: Mapping[str, CallFamily] = {
+    **{f"{call}_output": family for call, family in _CALLS.items()},
+    "tool_search_output": "tool_search",
+}
 _SERVER = (
     "web_search_call",
     "file_search_call",
@@ -44,116 +49,113 @@ _SERVER = (
     "mcp_list_tools",
     "mcp_approval_request",
 )
-_PREFIX = ("additional_tools",)
+"""Items of tools that the provider runs: they need no output."""
+_COMPACTION = ("compaction", "compaction_summary", "context_compaction")
+_MODEL_OUTPUT = frozenset(("reasoning", *_CALLS, *_SERVER, *_COMPACTION))
+"""Types of items that a model wrote, messages aside."""
+_ARGUMENTS = ("arguments", "input", "action", "operation")
+"""Keys of what a call does, one for each family; the first that is there counts."""
 
 
-def matches(body: Mapping[str, Any], named: bool) -> bool:  # noqa: ARG001 - the shape is the same everywhere
+def matches(body: Mapping[str, Any], is_declared: bool) -> bool:  # noqa: ARG001 - the shape is the same everywhere
     """A list of items or one string; token ids, as embeddings send them, are neither. A request that only adds
     to what the provider keeps is not ours to edit: it shows no history."""
-    if body.get("previous_response_id") or body.get("conversation"):
+    if body.get("previous_response_id") or body.get("conversation") or "messages" in body:
         return False
-    given = body.get("input")
-    if isinstance(given, str):
-        return bool(given) and "messages" not in body
-    return (
-        isinstance(given, list) and bool(given) and all(isinstance(i, dict) for i in given) and "messages" not in body
-    )
+    items = body.get("input")
+    return bool(items) if isinstance(items, str) else blocks.are_messages(items)
 
 
 def lead_of(messages: Sequence[Raw]) -> int:
-    """Leading developer messages and items that are no conversation; they are never trimmed."""
-    count = 0
-    for raw in messages:
-        if not isinstance(raw, dict) or not (raw.get("role") in ("system", "developer") or raw.get("type") in _PREFIX):
-            break
-        count += 1
-    return count
+    return blocks.count_leading(messages, ("system", "developer"), _LEADING_ITEMS)
 
 
 def role_of(raw: Raw) -> Role:
-    if isinstance(raw, str):
-        return "user"
-    kind = _kind(raw) if isinstance(raw, dict) else None
-    if kind in (None, "message"):
-        return _ROLES.get(str(raw.get("role")), "unknown") if isinstance(raw, dict) else "unknown"
-    if kind == "reasoning" or kind in _CALLS or kind in _SERVER or kind in _COMPACTION or _searched(raw):
-        return "assistant"
-    return "tool" if kind in _RESULTS else "unknown"
+    if not isinstance(raw, dict):
+        return "user" if isinstance(raw, str) else "unknown"
+    item_type = _item_type(raw)
+    if item_type == "message":
+        return blocks.role_from(raw, _ROLES)
+    if item_type in _RESULTS:
+        return "assistant" if _is_provider_search(raw) else "tool"
+    return "assistant" if item_type in _MODEL_OUTPUT else "unknown"
 
 
-def _kind(raw: Mapping[str, Any]) -> str | None:
-    """The item's type, None where it says none; whatever is no name is a type that nobody knows."""
-    kind = raw.get("type")
-    return kind if kind is None or isinstance(kind, str) else ""
+def _item_type(raw: Mapping[str, Any]) -> str:
+    """An item that names no type is a message; whatever is no name is a type that nobody knows."""
+    return "message" if raw.get("type") is None else blocks.type_of(raw)
 
 
-def _searched(raw: Mapping[str, Any]) -> bool:
-    """A tool search that the provider ran: its output is part of the model's own."""
+def _is_provider_search(raw: Mapping[str, Any]) -> bool:
+    """Whether the provider ran this tool search: then its output is part of the model's own."""
     return raw.get("type") == "tool_search_output" and not raw.get("call_id")
 
 
 def parts_of(raw: Raw) -> list[Part]:
     if isinstance(raw, str):
-        return [blocks.text_part(raw, classify(raw), 0)]
+        return [blocks.text_part(raw, "user", 0)]
     if not isinstance(raw, dict):
         return [blocks.opaque_part(raw, 0)]
-    kind = _kind(raw)
-    if kind in (None, "message"):
-        role = role_of(raw)
-        return [_part(b, i, role) for i, b in enumerate(blocks.blocks_of(raw.get("content"), "input_text"))]
-    if kind in _CALLS:
-        return [_call(raw, str(kind))]
-    if kind in _RESULTS:
-        inner = [_part(b, i, "tool") for i, b in enumerate(_output(raw))]
-        result = blocks.result_part(_RESULTS[str(kind)], raw.get("call_id") or raw.get("id"), inner, 0)
-        return [replace(result, references=tuple(_names(raw.get("tools"))))]
-    return [_item(raw, str(kind))]
-
-
-def _names(tools: Any) -> Iterator[str]:
-    """Names of the tools that an output defines, those of a namespace too."""
-    for tool in tools if isinstance(tools, list) else []:
-        if isinstance(tool, dict):
-            yield blocks.string_id(tool.get("name"))
-            yield from _names(tool.get("tools"))
-
-
-def _output(raw: Raw) -> list[Any]:
-    output = raw.get("output", raw.get("tools"))
-    if isinstance(output, dict):
-        return [output] if output.get("type") in _MEDIA else blocks.blocks_of(blocks.as_json(output), "input_text")
-    return blocks.blocks_of(output, "input_text")
+    item_type = _item_type(raw)
+    if item_type == "message":
+        role, content = role_of(raw), blocks.blocks_of(raw.get("content"), "input_text")
+        return [_part(block, i, role) for i, block in enumerate(content)]
+    if item_type in _CALLS:
+        family = _CALLS[item_type]
+        arguments = next((raw[key] for key in _ARGUMENTS if key in raw), None)
+        return [blocks.call_part(family, _call_id(raw), raw.get("name") or family, arguments, 0)]
+    if item_type in _RESULTS:
+        inner = [_part(block, i, "tool") for i, block in enumerate(_output_blocks(raw))]
+        result = blocks.result_part(_RESULTS[item_type], _call_id(raw), inner, 0)
+        return [replace(result, references=tuple(_tool_names(raw.get("tools"))))]
+    return [_other_part(raw, item_type)]
 
 
 def _part(block: Any, index: int, role: Role) -> Part:
-    kind = block.get("type") if isinstance(block, dict) else None
-    if kind in _TEXT:
-        text = blocks.text_of(block)
-        return blocks.text_part(text, blocks.kind_of_text(text, role), index)
-    if kind == "refusal":
-        return blocks.text_part(blocks.string_id(block.get("refusal")), "text", index)
-    if isinstance(kind, str) and kind in _MEDIA:
-        return blocks.media_part(block, index, _MEDIA[kind])
+    """A block of a message's content or of an output."""
+    block_type = blocks.type_of(block)
+    if _is_text(block):
+        return blocks.text_part(blocks.text_of(block), role, index)
+    if block_type == "refusal":
+        return blocks.refusal_part(block, index)
+    if block_type in _MEDIA:
+        return blocks.media_part(block, index, _MEDIA[block_type])
     return blocks.opaque_part(block, index)
 
 
-def _call(raw: Raw, kind: str) -> Part:
-    given = next((raw[key] for key in ("arguments", "input", "action", "operation") if key in raw), None)
-    label = raw.get("name") or _CALLS[kind]
-    return blocks.call_part(_CALLS[kind], raw.get("call_id") or raw.get("id"), label, given, 0)
+def _is_text(block: Any) -> bool:
+    return blocks.type_of(block) in _TEXT
 
 
-def _item(raw: Raw, kind: str) -> Part:
-    if kind == "reasoning":
-        told = [*blocks.blocks_of(raw.get("summary")), *blocks.blocks_of(raw.get("content"))]
-        sealed = raw.get("encrypted_content")
-        return Part(
-            "thinking", "\n".join(t for t in map(blocks.text_of, told) if t), signature=blocks.string_id(sealed)
-        )
-    if kind in _COMPACTION:
+def _call_id(raw: Mapping[str, Any]) -> Any:
+    return raw.get("call_id") or raw.get("id")
+
+
+def _output_blocks(raw: Mapping[str, Any]) -> list[Any]:
+    """An output that is one picture is a list of it; any other object is searched as its JSON."""
+    output = raw.get("output", raw.get("tools"))
+    if isinstance(output, dict):
+        output = [output] if blocks.type_of(output) in _MEDIA else blocks.json_text(output)
+    return blocks.blocks_of(output, "input_text")
+
+
+def _tool_names(tools: Any) -> Iterator[str]:
+    """Names of the tools that an output defines, those of a namespace too."""
+    for tool in tools if isinstance(tools, list) else []:
+        if isinstance(tool, dict):
+            yield blocks.string_or_empty(tool.get("name"))
+            yield from _tool_names(tool.get("tools"))
+
+
+def _other_part(raw: Mapping[str, Any], item_type: str) -> Part:
+    """An item that is neither message nor call nor result. An id says nothing: clients drop it when they resend."""
+    if item_type == "reasoning":
+        texts = map(blocks.text_of, [*blocks.blocks_of(raw.get("summary")), *blocks.blocks_of(raw.get("content"))])
+        return blocks.thinking_part("\n".join(filter(None, texts)), raw.get("encrypted_content"))
+    if item_type in _COMPACTION:
         return blocks.opaque_part(raw, 0, "compaction")
-    known = kind in _SERVER
-    return blocks.opaque_part({k: v for k, v in raw.items() if k != "id"}, 0, "server" if known else "opaque")
+    without_id = {key: value for key, value in raw.items() if key != "id"}
+    return blocks.opaque_part(without_id, 0, "server" if item_type in _SERVER else "opaque")
 
 
 def system_of(body: Mapping[str, Any]) -> Any:
@@ -164,13 +166,11 @@ def must_start_with_thinking(body: Mapping[str, Any]) -> bool:  # noqa: ARG001 -
     return False
 
 
-def _is_text(block: Any) -> bool:
-    return isinstance(block, dict) and block.get("type") in _TEXT
+# --- Editor -----------------------------------------------------------------------------------------------
 
 
 def shorten_result(raw: Raw, index: int, text: str) -> Raw:  # noqa: ARG001 - an item is one result
-    output = raw.get("output")
-    return {**raw, "output": blocks.replaced_text(output, text, _is_text)}
+    return {**raw, "output": blocks.replace_text(raw.get("output"), text, _is_text)}
 
 
 def freeze_message(raw: Raw, keep_thinking: bool) -> Raw | None:  # noqa: ARG001 - an output is kept with its reasoning run
@@ -178,37 +178,35 @@ def freeze_message(raw: Raw, keep_thinking: bool) -> Raw | None:  # noqa: ARG001
 
 
 def with_pointer(raw: Raw, text: str) -> Raw:
+    """An input that was one bare string becomes a message of one text block."""
     if isinstance(raw, str):
-        return {
-            "type": "message",
-            "role": "user",
-            "content": [{"type": "input_text", "text": f"{text}\n\n{raw}"}],
-        }
-    content = raw.get("content")
-    if isinstance(content, list):
-        return {**raw, "content": [{"type": "input_text", "text": text}, *content]}
-    return {**raw, "content": f"{text}\n\n{content}" if isinstance(content, str) and content else text}
+        content = [{"type": "input_text", "text": f"{text}\n\n{raw}"}]
+        return {"type": "message", "role": "user", "content": content}
+    return {**raw, "content": blocks.put_text_before(raw.get("content"), text, "input_text")}
+
+
+# --- Finisher ---------------------------------------------------------------------------------------------
 
 
 def with_note(body: dict[str, Any], messages: list[Raw], note: str) -> dict[str, Any]:
-    """The note at the end of `instructions`, else of the first developer message, else as instructions."""
-    given = body.get("instructions")
-    if isinstance(given, str) and given:
-        told = given if note in given else f"{given}\n\n{note}"
-        return with_messages({**body, "instructions": told}, messages)
-    if given:
-        return with_messages(body, messages)
-    at = next((i for i in range(lead_of(messages)) if role_of(messages[i]) == "system"), None)
-    if at is None:
-        return with_messages({**body, "instructions": note}, messages)
-    return with_messages(body, [*messages[:at], blocks.noted(messages[at], note, "input_text"), *messages[at + 1 :]])
+    """The note ends `instructions`, else the first developer message; without either it becomes `instructions`."""
+    instructions = body.get("instructions")
+    lead = range(lead_of(messages))
+    at = None if instructions else next((i for i in lead if role_of(messages[i]) == "system"), None)
+    if at is not None:
+        system = messages[at]
+        system = {**system, "content": blocks.put_text_after(system.get("content"), note, "input_text")}
+        return with_messages(body, [*messages[:at], system, *messages[at + 1 :]])
+    if not instructions or isinstance(instructions, str):  # anything else is for the provider to refuse
+        body = {**body, "instructions": blocks.put_text_after(instructions or "", note, "input_text")}
+    return with_messages(body, messages)
 
 
 def with_messages(body: dict[str, Any], messages: list[Raw]) -> dict[str, Any]:
-    """A bare string stays one where nothing was put around it."""
-    given = body.get("input")
-    same = isinstance(given, str) and len(messages) == 1 and messages[0] is given
-    return {**body, "input": given if same else messages}
+    """An input that was one bare string stays one where nothing was put around it."""
+    text = body.get("input")
+    is_same = isinstance(text, str) and len(messages) == 1 and messages[0] is text
+    return {**body, "input": text if is_same else messages}
 
 
 def with_marker(before: Sequence[Raw], after: list[Raw]) -> list[Raw]:  # noqa: ARG001 - this API has no breakpoints
