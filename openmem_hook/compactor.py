@@ -53,7 +53,7 @@ class Compactor:
         """Decides and writes. Raises sqlite3.Error, OSError, StoreError, SessionBusyError or TimeoutError; then
         nothing was decided and `replay_request` gives what is known."""
         start, seconds = time.perf_counter(), request.settings.deadline_s
-        outcome = await self.store.executor.decide(seconds, partial(self._compact, request))
+        outcome = await self.store.executor.run_decision(seconds, partial(self._compact, request))
         if outcome.events:
             seconds_left = start + seconds - time.perf_counter()
             await self.store.record_events(request, outcome.session, outcome.events, seconds_left)

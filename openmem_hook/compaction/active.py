@@ -14,7 +14,7 @@ from itertools import islice
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction.boundaries import closed_places
-from openmem_hook.compaction.edits import Cut, Edits, Splice, SwapMap
+from openmem_hook.compaction.edits import Cut, Edits, RowEdit, RowEdits, Splice
 from openmem_hook.model import History
 
 RECENT_OUTPUTS = 8
@@ -51,7 +51,7 @@ class ActiveEdits:
 
     cuts: tuple[ActiveCut, ...] = ()
     """Ranges that don't overlap, in order. The first may start at the lead: a trim."""
-    swaps: SwapMap = field(default_factory=dict)
+    row_edits: RowEdits = field(default_factory=dict)
     splices: Mapping[int, Splice] = field(default_factory=dict)
     """By the index of their message."""
 
@@ -65,9 +65,12 @@ class ActiveEdits:
         return self.cuts if self.trim is None else self.cuts[1:]
 
     @property
-    def swapped_rows(self) -> frozenset[bytes]:
-        """Row keys of the messages with a swapped result."""
-        return frozenset(key for key, _ in self.swaps)
+    def edited_rows(self) -> Mapping[bytes, Sequence[RowEdit]]:
+        """The edits of single messages, by row key."""
+        by_row: dict[bytes, list[RowEdit]] = {}
+        for edit in self.row_edits.values():
+            by_row.setdefault(edit.key, []).append(edit)
+        return by_row
 
     @property
     def cut_id(self) -> str:
@@ -101,7 +104,7 @@ def find_active_edits(
         closed_at = closed_places(history.facts)
         history, active_cuts = _place_cuts(history, cuts, followers, row_keys, closed_at)
     splices = _place_splices(history, edits.splices) if edits.splices else {}
-    return history, ActiveEdits(active_cuts, edits.swaps, splices)
+    return history, ActiveEdits(active_cuts, edits.row_edits, splices)
 
 
 def _place_cuts(

@@ -9,10 +9,10 @@ from openmem_hook import tokens
 from openmem_hook.compaction import estimate, trim
 from openmem_hook.compaction.active import ActiveCut
 from openmem_hook.compaction.draft import Break, Draft, NoUsefulCut
-from openmem_hook.compaction.edits import BreakReason, Cut, Edits, Swap
+from openmem_hook.compaction.edits import BreakReason, Cut, Edits
 from openmem_hook.compaction.freeze import freeze
-from openmem_hook.compaction.load import Load, exceeded_dimensions, load_of
 from openmem_hook.compaction.outgoing import with_spliced_facts
+from openmem_hook.compaction.weigh import Load, exceeded_dimensions, load_of
 
 POINTER_BYTES = 4_000
 """About what a pointer adds to a body: `wording.POINTER_CHARS` and what JSON puts around them."""
@@ -44,7 +44,7 @@ def cut(draft: Draft) -> Draft:
     # Short forms of results that leave with the cut were never sent, and are no edits.
     head_keys = {draft.history.keys[i] for i in choice.head_indices}
     removed_keys = set(draft.history.keys[: choice.anchor + 1]) - head_keys
-    others = (edit for edit in draft.new_edits if not (isinstance(edit, Swap) and edit.key in removed_keys))
+    others = (edit for edit in draft.new_edits if edit.replaced_row not in removed_keys)
     pointer = _pointer_tokens(draft, choice, new_cut)
     return replace(
         draft,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass, field
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field, replace
 
 from openmem_hook.compaction.active import ActiveEdits
-from openmem_hook.compaction.edits import NO_EDITS, BreakReason, Cut, Edits
+from openmem_hook.compaction.edits import NO_EDITS, BreakReason, Cut, Edits, RowEdit
 from openmem_hook.compaction.estimate import TokenCosts
 from openmem_hook.compaction.outgoing import Outgoing
 from openmem_hook.compaction.request import Request
@@ -97,3 +97,34 @@ class Draft:
     @property
     def limits(self) -> Limits:
         return self.inputs.request.limits
+
+    def was_sent(self, index: int) -> bool:
+        """Whether this message is known to have been sent: it stays as it was sent, stored or not."""
+        key = self.history.keys[index]
+        return key in self.inputs.state.row_tokens or key in self.inputs.sent_unstored
+
+    def undecided_from(self) -> int:
+        """Index from which on a message that is not known to have been sent is sent for the first time.
+
+        In a line that is known it is the newest model output before the end: what stands before that was sent, else
+        nothing had answered it, and without a row it went past the store, raw.
+        """
+        facts, keys, lead = self.history.facts, self.history.keys, self.history.lead
+        if not any(key in self.inputs.state.row_tokens for key in keys[lead:]):
+            return 0
+        at = len(facts)
+        while at > lead and facts[at - 1].role == "assistant":  # what the client began in the model's stead
+            at -= 1
+        while at > lead and facts[at - 1].role != "assistant":
+            at -= 1
+        while at > lead and facts[at - 1].role == "assistant":
+            at -= 1
+        return at
+
+    def with_row_edits(self, edits: Sequence[RowEdit]) -> Draft:
+        """With new edits of single messages: they stand, and are to be written."""
+        if not edits:
+            return self
+        active = {**self.edits.row_edits, **{edit.edit_key: edit for edit in edits}}
+        new_edits = self.new_edits.merge(Edits.of(edits))
+        return replace(self, edits=replace(self.edits, row_edits=active), new_edits=new_edits)

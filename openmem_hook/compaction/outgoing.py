@@ -11,34 +11,35 @@ from dataclasses import dataclass, replace
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction.active import ActiveEdits
-from openmem_hook.compaction.edits import Splice, SwapMap
+from openmem_hook.compaction.edits import RowEdit, Splice
 from openmem_hook.facts import cached_facts
 from openmem_hook.model import Adapter, Facts, History, HistoryCache, Raw
 from openmem_hook.tokens import ZERO
 
 
 def outgoing_messages(adapter: Adapter, history: History, places: range, edits: ActiveEdits) -> list[Raw]:
-    """What these messages go out as, range cuts aside: the client's own objects, but for those in which a result was
-    swapped and those that were spliced."""
-    swapped_rows = edits.swapped_rows
+    """What these messages go out as, range cuts aside: the client's own objects, but for those that were edited."""
+    edited_rows = edits.edited_rows
     out: list[Raw] = []
     for i in places:
-        if i in edits.splices:
-            out += fingerprint.load(edits.splices[i].messages)
-        elif history.keys[i] in swapped_rows:
-            out.append(_swap_results(adapter, history, i, edits.swaps))
+        if i in edits.splices or history.keys[i] in edited_rows:
+            out += _edit_message(adapter, history, i, edits.splices.get(i), edited_rows.get(history.keys[i], ()))
         else:
             out.append(history.messages[i])
     return out
 
 
-def _swap_results(adapter: Adapter, history: History, index: int, swaps: SwapMap) -> Raw:
-    raw = history.messages[index]
-    for slot in history.facts[index].results:
-        swap = swaps.get((history.keys[index], slot.call_id))
-        if swap is not None:
-            raw = adapter.shorten_result(raw, slot.at, swap.text)
-    return raw
+def _edit_message(
+    adapter: Adapter, history: History, index: int, splice: Splice | None, row_edits: Sequence[RowEdit]
+) -> list[Raw]:
+    """What one message goes out as: what the provider saw of it, or the client's own with its edits applied."""
+    if splice is not None:
+        messages: list[Raw] = fingerprint.load(splice.messages)
+        return messages
+    messages, fact = [history.messages[index]], history.facts[index]
+    for edit in row_edits:
+        messages = [message for raw in messages for message in edit.edit_message(adapter, raw, fact)]
+    return messages
 
 
 def apply(adapter: Adapter, history: History, edits: ActiveEdits) -> list[Raw]:
@@ -54,7 +55,7 @@ def apply(adapter: Adapter, history: History, edits: ActiveEdits) -> list[Raw]:
 
 def is_edited(history: History, edits: ActiveEdits) -> bool:
     """Whether anything else goes out than the client sent."""
-    return bool(edits.cuts or edits.splices) or not edits.swapped_rows.isdisjoint(history.keys)
+    return bool(edits.cuts or edits.splices) or not edits.edited_rows.keys().isdisjoint(history.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +71,16 @@ class Outgoing:
 
 def outgoing_facts(adapter: Adapter, history: History, edits: ActiveEdits, cache: HistoryCache) -> Outgoing:
     """`cache` is read and added to."""
-    start = edits.tail_start(history)
+    start, edited_rows = edits.tail_start(history), edits.edited_rows
     facts: list[Facts | None] = list(history.facts)
     keys: Sequence[bytes | None] = history.keys
-    # Swapped: the same row with a shorter text. Its measured tokens were forgotten when the swap was made.
-    swapped_rows = edits.swapped_rows
+    # An edited message is still the row that a report pays for. What was measured of it was forgotten with the edit;
+    # a spliced one was never sent otherwise.
     for i in range(start, len(history)):
-        if history.keys[i] in swapped_rows:
-            facts[i] = cached_facts(adapter, _swap_results(adapter, history, i, edits.swaps), cache)
-    # Spliced: still the row that a report pays for, with all that the provider really saw.
-    for i, splice in edits.splices.items():
-        if i >= start:
-            facts[i] = spliced_facts(adapter, history.facts[i], splice, cache)
+        if i in edits.splices or history.keys[i] in edited_rows:
+            row_edits = edited_rows.get(history.keys[i], ())
+            messages = _edit_message(adapter, history, i, edits.splices.get(i), row_edits)
+            facts[i] = _together(history.facts[i], [cached_facts(adapter, raw, cache) for raw in messages])
     # An inner cut: its head stands at the place of its anchor, which no row's tokens are for.
     if edits.inner_cuts:
         keys = list(history.keys)
@@ -94,20 +93,17 @@ def outgoing_facts(adapter: Adapter, history: History, edits: ActiveEdits, cache
     return Outgoing(tuple(facts), keys)
 
 
-def spliced_facts(adapter: Adapter, fact: Facts, splice: Splice, cache: HistoryCache) -> Facts:
-    """Facts about the messages of a splice as if they were one, with the client's own calls and identity."""
-    return _together(fact, [cached_facts(adapter, raw, cache) for raw in fingerprint.load(splice.messages)])
-
-
-def _together(fact: Facts, parts: Sequence[Facts]) -> Facts:
-    """The fact with the size of several messages in its place."""
+def _together(fact: Facts, parts: Sequence[Facts]) -> Facts | None:
+    """The fact with the size of several messages in its place; None for no message."""
+    if not parts:
+        return None
     return replace(
         fact,
         sizes=sum((part.sizes for part in parts), ZERO),
-        bytes=sum(part.bytes for part in parts) + max(len(parts) - 1, 0),
+        bytes=sum(part.bytes for part in parts) + len(parts) - 1,
         media=sum(part.media for part in parts),
         has_thinking=any(part.has_thinking for part in parts),
-        starts_with_thinking=bool(parts) and parts[0].starts_with_thinking,
+        starts_with_thinking=parts[0].starts_with_thinking,
         is_signed=any(part.is_signed for part in parts),
     )
 
@@ -120,5 +116,6 @@ def with_spliced_facts(
         return history
     facts = list(history.facts)
     for i, splice in splices.items():
-        facts[i] = spliced_facts(adapter, facts[i], splice, cache)
+        messages = [cached_facts(adapter, raw, cache) for raw in fingerprint.load(splice.messages)]
+        facts[i] = _together(facts[i], messages) or facts[i]
     return replace(history, facts=facts)

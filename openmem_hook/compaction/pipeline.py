@@ -17,11 +17,11 @@ from openmem_hook.compaction.compress import compress
 from openmem_hook.compaction.cut import cut
 from openmem_hook.compaction.draft import Draft, Inputs
 from openmem_hook.compaction.estimate import TokenCosts
-from openmem_hook.compaction.load import weigh
 from openmem_hook.compaction.outgoing import apply
 from openmem_hook.compaction.request import Request
 from openmem_hook.compaction.squeeze import squeeze
 from openmem_hook.compaction.threads import Placement, Thread, begin_thread, extend_thread, place
+from openmem_hook.compaction.weigh import weigh
 from openmem_hook.model import History, Pause, no_pause
 
 RESULT_SIZES = tokens.Sizes(words=780, marks=220)

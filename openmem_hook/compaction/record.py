@@ -67,16 +67,15 @@ def visible(draft: Draft, places: Sequence[int]) -> set[int]:
         front |= edits.trim.shown_indices(history)
     for active in edits.inner_cuts:
         under_cuts -= active.shown_indices(history)
-    swapped_rows = edits.swapped_rows
-    return {
-        i for i in places if (i in front if i < start else history.keys[i] not in swapped_rows and i not in under_cuts)
-    }
+    edited_rows = edits.edited_rows
+    as_they_are = (i for i in places if history.keys[i] not in edited_rows)
+    return {i for i in as_they_are if (i in front if i < start else i not in under_cuts)}
 
 
 def _hidden_by_new_edits(draft: Draft) -> list[bytes]:
-    """Keys of the messages that new edits take out of sight: a cut all that it does not show, a swap its own."""
+    """Keys of the messages that new edits take out of sight: a cut all that it does not show, others their own."""
     if not isinstance(draft.verdict, Break):
-        return [edit.key for edit in draft.new_edits if isinstance(edit, Swap)]
+        return [edit.replaced_row for edit in draft.new_edits if edit.replaced_row is not None]
     keys = draft.history.keys
     whole = visible(draft, range(len(keys)))
     return [key for i, key in enumerate(keys) if i not in whole]
@@ -125,7 +124,7 @@ def _callers(history: History, answers: set[str]) -> dict[str, str]:
 def savings_of(draft: Draft) -> Savings | None:
     """What the edits keep out of this request."""
     edits, history, costs = draft.edits, draft.history, draft.costs
-    if not (edits.cuts or edits.swaps):
+    if not (edits.cuts or edits.row_edits):
         return None
     start = edits.tail_start(history)
     replaced_tokens = sum(costs.of_each(history.keys[history.lead : start], history.facts[history.lead : start]))

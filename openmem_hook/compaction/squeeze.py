@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from openmem_hook.compaction import estimate, trim
-from openmem_hook.compaction.compress import swaps_of, with_swaps
+from openmem_hook.compaction.compress import swaps_of
 from openmem_hook.compaction.draft import Draft, NotDue
 from openmem_hook.compaction.edits import Swap
-from openmem_hook.compaction.load import Load, exceeded_dimensions, load_of
 from openmem_hook.compaction.outgoing import outgoing_facts
+from openmem_hook.compaction.weigh import Load, exceeded_dimensions, load_of
 from openmem_hook.model import Facts
 
 RELIEF = 0.8
@@ -54,20 +54,20 @@ def _shortened_until_light(draft: Draft, swaps: Sequence[Swap]) -> Draft:
 
 
 def _is_active(draft: Draft, swap: Swap) -> bool:
-    active = draft.edits.swaps.get((swap.key, swap.call_id))
-    return active is not None and (active.text, active.reason) == (swap.text, swap.reason)
+    active = draft.edits.row_edits.get(swap.edit_key)
+    return isinstance(active, Swap) and (active.text, active.reason) == (swap.text, swap.reason)
 
 
 def _is_shorter(draft: Draft, swap: Swap) -> bool:
-    active = draft.edits.swaps.get((swap.key, swap.call_id))
-    return active is None or len(swap.text) < len(active.text)
+    active = draft.edits.row_edits.get(swap.edit_key)
+    return not isinstance(active, Swap) or len(swap.text) < len(active.text)
 
 
 def _with_shorter(draft: Draft, swaps: Sequence[Swap]) -> Draft:
     """The draft with results shortened, and the estimate less what that saves."""
     costs, start = draft.costs, draft.edits.tail_start(draft.history)
     before = sum(estimate.per_message(draft.history, draft.outgoing, costs, start))
-    draft = with_swaps(draft, swaps)
+    draft = draft.with_row_edits(swaps)
     outgoing = outgoing_facts(draft.adapter, draft.history, draft.edits, draft.inputs.cache)
     # What was measured of a row says nothing of its shorter form.
     forget = {swap.key: None for swap in swaps}

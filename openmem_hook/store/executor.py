@@ -53,7 +53,7 @@ class Executor:
         """As `run`; raises TimeoutError after so many seconds, and the work's end interests nobody then."""
         return await asyncio.wait_for(asyncio.shield(self.start(lane, work, *arguments)), seconds)
 
-    async def decide(self, seconds: float, work: Callable[[Handshake], T]) -> T:
+    async def run_decision(self, seconds: float, work: Callable[[Handshake], T]) -> T:
         """What a decision returns when it comes within so many seconds, or soon after where it is being committed.
 
         Raises TimeoutError where it does not; then it leaves no edits. Once it is committed nothing but memory is left

@@ -155,7 +155,7 @@ class OpenSession:
             self.cache.facts.clear()
             self.cache.files.clear()
 
-    def claim(self, db: sqlite3.Connection, write: Write, handshake: Handshake) -> Thread | None:
+    def write(self, db: sqlite3.Connection, write: Write, handshake: Handshake) -> Thread | None:
         """Writes a decision; the thread as it is stored, or None where another worker wrote first. Hold the lock.
 
         `db` is the connection that the state was brought up to date with. Raises sqlite3.Error, or NotWaitedForError

@@ -93,7 +93,7 @@ class RequestContext:
             if write.edits and not self.store.index_edits(session, self.tenant, write.edits):
                 session.catalog = None
             try:
-                self.thread = session.claim(self.db, write, handshake)
+                self.thread = session.write(self.db, write, handshake)
             finally:
                 self.store.tidy_later(session)
             if self.thread is None:

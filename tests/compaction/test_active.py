@@ -245,7 +245,7 @@ def test_an_edit_that_is_not_active_never_stands(state: EditState) -> None:
 def test_swaps_stand_wherever_their_rows_are() -> None:
     _, active = find(history(BASE), BASE, [lambda line: swap(line, "R1"), lambda line: swap(line, "R2")])
     line = history(BASE)
-    assert active.swapped_rows == {line.keys[2], line.keys[4]}
+    assert set(active.edited_rows) == {line.keys[2], line.keys[4]}
 
 
 # --- names ------------------------------------------------------------------------------------------------

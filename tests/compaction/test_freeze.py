@@ -162,7 +162,7 @@ def test_the_pointer_never_stands_before_a_result() -> None:
 def test_a_swapped_result_is_short_in_the_head_too() -> None:
     line = decode_body(TALK)
     edit = swap(line, RESULT, text="(short)")
-    edits = ActiveEdits((), {(edit.key, edit.call_id): edit})
+    edits = ActiveEdits((), {edit.edit_key: edit})
     head = head_of(freeze_places(TALK, (PREAMBLE, CALL, RESULT, TURN), TURN, TURN, edits=edits))
     assert head[2]["content"][0]["content"] == "(short)"
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction.active import ActiveCut, ActiveEdits
+from openmem_hook.compaction.edits import EditKey
 from openmem_hook.compaction.outgoing import (
     apply,
     is_edited,
     outgoing_facts,
     outgoing_messages,
-    spliced_facts,
     with_spliced_facts,
 )
 from openmem_hook.facts import facts_of_message
@@ -58,7 +58,7 @@ def edits_of(line: History, adapter: Adapter, parts: set[str]) -> ActiveEdits:
     late = [i for i in exchanges(line) if i > turn][2:]
     swaps = [swap(line, late[0] + 1, text="(short)")] if "swap" in parts else []
     splices = {late[-1]: hidden.splice_at(line, late[-1], adapter.name, "ours_1")} if "splice" in parts else {}
-    return ActiveEdits(tuple(cuts), {(edit.key, edit.call_id): edit for edit in swaps}, splices)
+    return ActiveEdits(tuple(cuts), {edit.edit_key: edit for edit in swaps}, splices)
 
 
 def sizes_of(adapter: Adapter, messages: list[Any]) -> Any:
@@ -72,8 +72,10 @@ def by_definition(adapter: Adapter, line: History, edits: ActiveEdits) -> list[A
         covering = [active for active in edits.cuts if active.start <= i <= active.anchor]
         short = raw
         for slot in line.facts[i].results:
-            if (line.keys[i], slot.call_id) in edits.swaps:
-                short = adapter.shorten_result(short, slot.at, edits.swaps[line.keys[i], slot.call_id].text)
+            if EditKey("swap", line.keys[i], slot.call_id) in edits.row_edits:
+                short = adapter.shorten_result(
+                    short, slot.at, edits.row_edits[EditKey("swap", line.keys[i], slot.call_id)].text
+                )
         if covering:
             out += fingerprint.load(covering[0].cut.head) if i == covering[0].start else []
         elif i in edits.splices:
@@ -107,7 +109,7 @@ def test_what_is_not_edited_is_the_clients_own_object(fmt: Format, parts: set[st
     _, line, adapter = example(fmt)
     edits = edits_of(line, adapter, parts)
     ours = {id(raw) for raw in apply(adapter, line, edits)}
-    short = {i for i, key in enumerate(line.keys) if key in edits.swapped_rows}
+    short = {i for i, key in enumerate(line.keys) if key in edits.edited_rows}
     behind = {i for active in edits.cuts for i in range(active.start, active.anchor + 1)} | short | set(edits.splices)
     assert {i for i, raw in enumerate(line.messages) if id(raw) in ours} == set(range(len(line))) - behind
 
@@ -141,7 +143,7 @@ def test_two_results_of_a_message_are_swapped_each_for_itself() -> None:
     }
     line, adapter = decode_body(body), adapter_of("anthropic")
     swaps = [swap(line, 0, f"tool:{n}", text=f"short {n}") for n in (1, 3)]
-    edits = ActiveEdits((), {(edit.key, edit.call_id): edit for edit in swaps})
+    edits = ActiveEdits((), {edit.edit_key: edit for edit in swaps})
     (message,) = outgoing_messages(adapter, line, range(1), edits)
     assert [block["content"] for block in message["content"]] == ["short 1", "long", "short 3"]
 
@@ -203,7 +205,7 @@ def any_edits(line: History, adapter: Adapter, rng: Random) -> ActiveEdits:
     slots = [(i, slot.call_id) for i, fact in enumerate(line.facts) for slot in fact.results if rng.random() < 0.4]
     swaps = [swap(line, i, call, text="(short)") for i, call in slots]
     cuts.sort(key=lambda active: active.start)
-    return ActiveEdits(tuple(cuts), {(edit.key, edit.call_id): edit for edit in swaps}, splices)
+    return ActiveEdits(tuple(cuts), {edit.edit_key: edit for edit in swaps}, splices)
 
 
 def test_inside_an_inner_cut_nothing_is_known_but_at_its_anchor() -> None:
@@ -248,7 +250,8 @@ def test_a_splice_has_the_thinking_and_signatures_of_all_its_messages() -> None:
     body["messages"][1] = {"role": "assistant", "content": content}
     line, adapter = decode_body(body), adapter_of("anthropic")
     plain = replace(line.facts[1], has_thinking=False, starts_with_thinking=False)
-    fact = spliced_facts(adapter, plain, hidden.splice_at(line, 1, "anthropic", "ours_1"), HistoryCache())
+    splices = {1: hidden.splice_at(line, 1, "anthropic", "ours_1")}
+    fact = with_spliced_facts(adapter, line, splices, HistoryCache()).facts[1]
     assert fact.has_thinking
     assert fact.starts_with_thinking
     assert (fact.calls, fact.digest) == (plain.calls, plain.digest)

@@ -11,7 +11,7 @@ import pytest
 
 from openmem_hook.compaction.draft import Break, Draft, Inputs, NotDue, NoUsefulCut
 from openmem_hook.compaction.edits import Cut, Swap
-from openmem_hook.compaction.pipeline import begin, run
+from openmem_hook.compaction.pipeline import STEPS, begin, run
 from openmem_hook.compaction.squeeze import RELIEF, SQUEEZE
 from openmem_hook.compaction.trim import REPEATED_GAIN
 from openmem_hook.compaction.wording import NOTE, is_short_form
@@ -376,8 +376,8 @@ def test_over_a_hard_limit_results_that_stay_are_shortened_the_largest_first() -
 def test_more_of_them_and_shorter_ones_where_that_is_not_enough() -> None:
     some, all_ = decide(SMALL_TURN, hard(0.5), **RAW), decide(SMALL_TURN, hard(0.25), **RAW)
     assert set(short_calls(some)) == {"large", "middle"}
-    shortest = max(len(swap.text) for swap in all_.edits.swaps.values())
-    assert shortest <= SQUEEZE[-1] < max(len(swap.text) for swap in some.edits.swaps.values())
+    shortest = max(len(swap.text) for swap in all_.edits.row_edits.values())
+    assert shortest <= SQUEEZE[-1] < max(len(swap.text) for swap in some.edits.row_edits.values())
 
 
 def test_over_the_size_of_a_body_results_are_shortened_too() -> None:
@@ -464,4 +464,4 @@ def test_a_decision_calls_for_a_pause_after_every_step() -> None:
     pauses: list[int] = []
     reads: Inputs = inputs(TALK)
     run(reads, lambda: pauses.append(1))
-    assert len(pauses) == 4
+    assert len(pauses) == len(STEPS)

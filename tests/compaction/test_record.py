@@ -16,7 +16,7 @@ from openmem_hook.compaction.record import savings_of, visible_cut
 from openmem_hook.compaction.threads import Thread
 from openmem_hook.limits import Limits
 from tests.compaction import hidden
-from tests.compaction.session import ROOMY, SMALL, MemorySession, decode_body, messages_of, settings
+from tests.compaction.session import ROOMY, SMALL, MemorySession, decode_body, is_break, messages_of, settings
 from tests.kit.builders import (
     FORMATS,
     Format,
@@ -24,6 +24,7 @@ from tests.kit.builders import (
     assistant,
     body,
     chat,
+    mixed,
     reminder,
     responses,
     results,
@@ -295,3 +296,26 @@ def test_a_decision_on_a_known_thread_keeps_its_number() -> None:
 def test_a_rewind_to_other_words_is_a_new_thread(request_body: Json) -> None:
     memory, _ = send_once(request_body)
     assert memory.send(rewind(request_body)).write.thread.id == 0
+
+
+def test_a_shortened_result_in_a_head_is_not_whole_after_a_restart_either() -> None:
+    """Words beside a long result keep their exchange in the head, and the result goes out short there."""
+    memory = MemorySession(replace(SMALL, trim_at=3000), options={"settings": settings(compress_over_tokens=300)})
+    history = [user("go")]
+    for n in range(3):
+        history += [assistant(tool_use(f"t{n}")), results(tool_result(f"t{n}", "word " * 400))]
+    history += [assistant(tool_use("m")), mixed(tool_result("m", "word " * 1500), "please hurry")]
+    memory.send(body(*history))
+    for n in range(10, 22):
+        history += [assistant(tool_use(f"t{n}")), results(tool_result(f"t{n}", "word " * 400))]
+        decision = memory.send(body(*history))
+        if is_break(decision):
+            break
+    memory.restart()
+    history += [assistant(tool_use("last")), results(tool_result("last", "short"))]
+    decision = memory.send(body(*history))
+    line = decision.draft.history
+    short = {i for i, key in enumerate(line.keys) if key in decision.draft.edits.edited_rows}
+    in_head = {i for i in short if i < decision.draft.edits.tail_start(line)}
+    assert in_head
+    assert not {line.keys[i] for i in short}.intersection(decision.write.shown_keys)

@@ -105,7 +105,7 @@ def claim(worker: OpenSession, *rows: NewRow, edits: Sequence[Edit] = (), **more
     handshake = more.pop("handshake", None) or Handshake()
     write = Write(next(iter(worker.state.threads.values()), None) or thread(), rows, Edits.of(edits), **more)
     assert worker.file.db is not None
-    return worker.claim(worker.file.db, write, handshake) is not None
+    return worker.write(worker.file.db, write, handshake) is not None
 
 
 def query(worker: OpenSession, sql: str) -> list[Any]:
@@ -455,7 +455,7 @@ def test_a_shorter_form_that_was_committed_too_late_gives_way_to_the_one_that_wa
 
 def test_a_new_thread_begins_with_its_parents_offset_for_every_worker(path: Path, worker: OpenSession) -> None:
     write = Write(replace(thread(), offset=2_000.0), [row("one")])
-    assert worker.claim(worker.refresh(), write, Handshake()) is not None
+    assert worker.write(worker.refresh(), write, Handshake()) is not None
     assert [known.offset for known in stored(path).threads.values()] == [2_000.0]
 
 
