@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from openmem_hook import fingerprint
-from openmem_hook.compaction.boundaries import closed_places
+from openmem_hook.compaction.boundaries import find_closed_places
 from openmem_hook.compaction.edits import Cut, Edits, RowEdit, RowEdits, Splice
 from openmem_hook.model import History
 
@@ -101,7 +101,7 @@ def find_active_edits(
     active_cuts = tuple[ActiveCut, ...]()
     if cuts:
         # A call that had no answer when it was cut away may get one later: then that cut applies no more.
-        closed_at = closed_places(history.facts)
+        closed_at = find_closed_places(history.facts)
         history, active_cuts = _place_cuts(history, cuts, followers, row_keys, closed_at)
     splices = _place_splices(history, edits.splices) if edits.splices else {}
     return history, ActiveEdits(active_cuts, edits.row_edits, splices)
@@ -195,14 +195,14 @@ def _distance(history: History, active: ActiveCut) -> int:
     return 0 if position is None else abs(active.anchor - history.lead - position)
 
 
-def recent_outputs(history: History, index: int) -> tuple[bytes, ...]:
+def find_recent_outputs(history: History, index: int) -> tuple[bytes, ...]:
     """Digests of the last model outputs up to a message, newest first."""
     facts = history.facts
     outputs = (i for i in range(index, history.lead - 1, -1) if facts[i].role == "assistant" and facts[i].identifies)
     return tuple(facts[i].digest for i in islice(outputs, RECENT_OUTPUTS))
 
 
-def digest_before(history: History, index: int) -> bytes | None:
+def find_digest_before(history: History, index: int) -> bytes | None:
     """The digest of the identifying message before this one."""
     return _first_digest(history, range(index - 1, history.lead - 1, -1))
 
@@ -214,11 +214,11 @@ def _first_digest(history: History, places: Iterable[int]) -> bytes | None:
 def _is_same_place(history: History, index: int, cut: Cut, followers: Followers) -> bool:
     """True where the same line of history led here. Words are not unique, so an anchor without call ids must stand
     between the same neighbours too."""
-    if recent_outputs(history, index) != cut.recent_outputs:
+    if find_recent_outputs(history, index) != cut.recent_outputs:
         return False
     if cut.anchor_unique:
         return True
-    if digest_before(history, index) != cut.before:
+    if find_digest_before(history, index) != cut.before:
         return False
     after = _first_digest(history, range(index + 1, len(history)))
     known_after = followers.get(cut.anchor)
@@ -268,7 +268,7 @@ def _place_splices(history: History, splices: Mapping[bytes, Sequence[Splice]]) 
                 for splice in splices[history.facts[i].digest]
                 if splice.format == history.format
                 and splice not in standing.values()
-                and (splice.past == past if is_exact else splice.recent_outputs == recent_outputs(history, i))
+                and (splice.past == past if is_exact else splice.recent_outputs == find_recent_outputs(history, i))
             )
             splice = None if i in standing else next(fitting, None)
             if splice is not None:

@@ -35,7 +35,7 @@ def compress(draft: Draft) -> Draft:
         swaps += renamed_swaps
         if i >= undecided_from:
             call_ids = {swap.call_id for swap in renamed_swaps}
-            swaps += [swap for swap in swaps_of(draft, i, limit, cap, "size") if swap.call_id not in call_ids]
+            swaps += [swap for swap in make_swaps(draft, i, limit, cap, "size") if swap.call_id not in call_ids]
     return draft.with_row_edits(swaps)
 
 
@@ -55,7 +55,7 @@ def _renamed_swaps(draft: Draft, index: int, newest_swap: Mapping[str, Swap], ca
     ]
 
 
-def swaps_of(draft: Draft, index: int, over: int, cap: int, reason: EditReason) -> list[Swap]:
+def make_swaps(draft: Draft, index: int, over: int, cap: int, reason: EditReason) -> list[Swap]:
     """Short forms of a message's results above so many characters."""
     fact, key = draft.history.facts[index], draft.history.keys[index]
     slots = [slot for slot in fact.results if slot.chars > over]

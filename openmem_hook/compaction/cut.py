@@ -12,7 +12,7 @@ from openmem_hook.compaction.draft import Break, Draft, NoUsefulCut
 from openmem_hook.compaction.edits import BreakReason, Cut, Edits
 from openmem_hook.compaction.freeze import freeze
 from openmem_hook.compaction.outgoing import with_spliced_facts
-from openmem_hook.compaction.weigh import Load, exceeded_dimensions, load_of
+from openmem_hook.compaction.weigh import Load, find_exceeded, measure_load
 
 POINTER_BYTES = 4_000
 """About what a pointer adds to a body: `wording.POINTER_CHARS` and what JSON puts around them."""
@@ -24,7 +24,7 @@ def cut(draft: Draft) -> Draft:
     """A new cut where a limit or the person asks for one and the gain is worth a break."""
     if not draft.inputs.request.may_edit:
         return draft
-    load = load_of(draft)
+    load = measure_load(draft)
     reason = _break_reason(draft, load)
     if reason is None:
         return draft
@@ -57,7 +57,7 @@ def cut(draft: Draft) -> Draft:
 
 def _break_reason(draft: Draft, load: Load) -> BreakReason | None:
     """Why a break is due. A retry breaks only at a hard limit or where a person asks."""
-    if exceeded_dimensions(load, draft.limits):
+    if find_exceeded(load, draft.limits):
         return "hard"
     if _is_forced(draft):
         return "forced"
@@ -86,7 +86,7 @@ def _is_forced(draft: Draft) -> bool:
 def _weights(draft: Draft) -> trim.Weights:
     facts = draft.outgoing.facts
     return trim.Weights(
-        estimate.per_message(draft.history, draft.outgoing, draft.costs),
+        estimate.estimate_each(draft.history, draft.outgoing, draft.costs),
         [fact.bytes + 1 if fact else 0 for fact in facts],
         [fact.media if fact else 0 for fact in facts],
     )
@@ -107,7 +107,7 @@ def _target(draft: Draft, reason: BreakReason, load: Load) -> trim.Target:
 
 def _gain(draft: Draft, choice: trim.Choice, costs: Sequence[float]) -> float:
     """Tokens that the request loses by a cut, against the edits that stand."""
-    head = estimate.of_head(draft.history, draft.edits, draft.costs)
+    head = estimate.estimate_head(draft.history, draft.edits, draft.costs)
     now = head + sum(costs[draft.edits.tail_start(draft.history) :])
     then = trim.POINTER_TOKENS + sum(costs[i] for i in choice.head_indices) + sum(costs[choice.anchor + 1 :])
     return now - then
@@ -120,7 +120,7 @@ def _is_worth_a_break(draft: Draft, choice: trim.Choice, reason: BreakReason, ga
         return False
     if reason == "hard":
         then = _load_after(draft, choice, gain)
-        return any(then[i] < load[i] for i in exceeded_dimensions(load, draft.limits))
+        return any(then[i] < load[i] for i in find_exceeded(load, draft.limits))
     is_repeated = reason == "limit" and draft.edits.trim is not None
     return gain > 0 and gain >= (trim.REPEATED_GAIN * draft.limits.trim_at if is_repeated else 0.0)
 

@@ -17,8 +17,8 @@ from openmem_hook.compaction import pipeline, wording
 from openmem_hook.compaction.draft import Draft, Inputs
 from openmem_hook.compaction.outgoing import is_edited
 from openmem_hook.compaction.pipeline import begin, finish
-from openmem_hook.compaction.record import write_of
-from openmem_hook.compaction.threads import derived_id, is_auxiliary
+from openmem_hook.compaction.record import plan_write
+from openmem_hook.compaction.threads import derive_id, is_auxiliary
 from openmem_hook.compaction.write import Write
 from openmem_hook.model import Pause, no_pause
 
@@ -77,7 +77,7 @@ def decide(inputs: Inputs, pause: Pause = no_pause) -> Passthrough | Opening | A
     draft = pipeline.run(inputs, pause)
     # What is written is made after the body: a body that can't be built must leave nothing behind.
     body = finish(draft)
-    return ThreadDecision(body, draft, write_of(draft, pause))
+    return ThreadDecision(body, draft, plan_write(draft, pause))
 
 
 def replay(inputs: Inputs) -> Passthrough | Opening | Auxiliary | Replay:
@@ -94,7 +94,7 @@ def replay(inputs: Inputs) -> Passthrough | Opening | Auxiliary | Replay:
 
 def _outside_a_thread(inputs: Inputs) -> Passthrough | Opening | Auxiliary | None:
     request, history = inputs.request, inputs.history
-    if request.session_id is None and derived_id(history) is None:
+    if request.session_id is None and derive_id(history) is None:
         return Opening(_with_note(inputs))
     if not inputs.is_known:
         return Passthrough(request.body)

@@ -25,7 +25,7 @@ class Inputs:
     history: History
     session: str
     """The session's name, as a pointer shows it; "" where nothing is stored for it."""
-    thread_label: str
+    subagent_label: str
     """A hash of the client's own name of a sub-agent, "" for the main agent."""
     state: SessionState
     calibration: Calibration
@@ -36,7 +36,7 @@ class Inputs:
     """Keys of messages that were sent while no store could take them: raw for good, though no row says so."""
     is_known: bool = True
     """False where the plugin is off and nobody here has seen any of the history."""
-    began_untouched: bool = False
+    began_outside_thread: bool = False
     """Whether the conversation began with a request that was part of no thread, and so has no note."""
     now: float = 0.0
     """Seconds since 1970, for what is written."""

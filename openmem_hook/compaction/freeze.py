@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction import wording
-from openmem_hook.compaction.active import ActiveEdits, digest_before, recent_outputs
+from openmem_hook.compaction.active import ActiveEdits, find_digest_before, find_recent_outputs
 from openmem_hook.compaction.edits import BreakReason, Cut
 from openmem_hook.compaction.outgoing import outgoing_messages
 from openmem_hook.compaction.trim import Choice
@@ -32,7 +32,7 @@ def freeze(
     cache: HistoryCache,
 ) -> Cut:
     """The cut for a choice. Nothing in it depends on anything but its arguments. `cache` is read and added to."""
-    text = wording.pointer(session, removal(adapter, history, choice, cache))
+    text = wording.pointer(session, describe_removal(adapter, history, choice, cache))
     head: list[Raw] = []
     shown_digests: list[bytes] = []
     inner_cuts = {i: active for active in edits.inner_cuts for i in range(active.start, active.anchor + 1)}
@@ -65,8 +65,8 @@ def freeze(
         anchor=history.keys[anchor],
         anchor_digest=history.facts[anchor].digest,
         anchor_unique=bool(history.facts[anchor].answers or history.facts[anchor].calls),
-        before=digest_before(history, anchor),
-        recent_outputs=recent_outputs(history, anchor),
+        before=find_digest_before(history, anchor),
+        recent_outputs=find_recent_outputs(history, anchor),
         head=payload,
         head_sizes=sum((facts_of_message(adapter, raw, 0).sizes for raw in head), ZERO),
         shown_digests=tuple(shown_digests),
@@ -77,7 +77,7 @@ def freeze(
     )
 
 
-def removal(adapter: Adapter, history: History, choice: Choice, cache: HistoryCache) -> wording.Removal:
+def describe_removal(adapter: Adapter, history: History, choice: Choice, cache: HistoryCache) -> wording.Removal:
     """The pointer's map: made by rule from what left, the latest mention of a file last."""
     requests: list[str] = []
     read: dict[str, None] = {}

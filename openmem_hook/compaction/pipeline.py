@@ -45,7 +45,7 @@ def begin(inputs: Inputs) -> Draft:
     """The edits that stand, and the thread with the rules that hold in it."""
     state = inputs.state
     history, edits = find_active_edits(inputs.history, state.edits, state.followers, state.row_keys)
-    placement = place(history, inputs.thread_label, state.threads.values(), state.owners)
+    placement = place(history, inputs.subagent_label, state.threads.values(), state.owners)
     thread = _thread(inputs, history, placement)
     return Draft(inputs, history, edits, placement, thread, _costs(inputs, thread.offset))
 
@@ -62,9 +62,9 @@ def _thread(inputs: Inputs, history: History, placement: Placement) -> Thread:
     rules = parent or state.origin_of(history.keys)
     # Without one the settings of its first contact hold for good. A talk without tools that began with a request which
     # went out as it came goes on without the note.
-    began_without = not history.has_tools and inputs.began_untouched
+    began_without = not history.has_tools and inputs.began_outside_thread
     note = wording.VERSION if has_note(request) and not began_without else 0
-    return begin_thread(history, inputs.thread_label, rules, note, _result_chars(inputs))
+    return begin_thread(history, inputs.subagent_label, rules, note, _result_chars(inputs))
 
 
 def has_note(request: Request) -> bool:

@@ -9,34 +9,34 @@ from typing import Any
 from openmem_hook import fingerprint, tokens
 from openmem_hook.compaction.draft import Break, Draft, NoUsefulCut
 from openmem_hook.compaction.edits import Cut, Edits, Swap
-from openmem_hook.compaction.threads import replaced_threads
+from openmem_hook.compaction.threads import find_replaced_threads
 from openmem_hook.compaction.write import Event, NewRow, Savings, Write
 from openmem_hook.model import History, Pause, no_pause
 from openmem_hook.text import searchable, searchable_text
 
 
-def write_of(draft: Draft, pause: Pause = no_pause) -> Write:
+def plan_write(draft: Draft, pause: Pause = no_pause) -> Write:
     """All that a decision writes. `pause` is called after each row."""
     inputs, history = draft.inputs, draft.history
     state, thread = inputs.state, draft.thread
     new = [i for i, key in enumerate(history.keys) if key not in state.row_tokens]
-    rows = _rows(draft, new, visible(draft, new), pause)
+    rows = _rows(draft, new, find_visible(draft, new), pause)
     # New edits take messages out of sight. Where another trim stands than in the thread's last request, or nobody here
     # knows which one did, every message is looked at: the client went back, or on again.
     hidden_keys, shown_keys = _hidden_by_new_edits(draft), list[bytes]()
-    trim_changed = state.visible_cuts.get(thread.id) != visible_cut(draft)
+    trim_changed = state.newest_cut_ids.get(thread.id) != visible_cut(draft)
     if thread.id and trim_changed and not isinstance(draft.verdict, Break):
-        whole = visible(draft, range(len(history)))
+        whole = find_visible(draft, range(len(history)))
         shown_keys = [key for i, key in enumerate(history.keys) if i in whole]
         hidden_keys = [key for i, key in enumerate(history.keys) if i not in whole]
     return Write(
         thread=thread,
         rows=rows,
         edits=_edits(draft),
-        events=events_of(draft),
+        events=list_events(draft),
         hidden_keys=hidden_keys,
         shown_keys=shown_keys,
-        replaced_threads=replaced_threads(history, thread, draft.placement, state.threads.values()),
+        replaced_threads=find_replaced_threads(history, thread, draft.placement, state.threads.values()),
         now=inputs.now,
     )
 
@@ -55,7 +55,7 @@ def visible_cut(draft: Draft) -> str:
     return draft.edits.cut_id
 
 
-def visible(draft: Draft, places: Sequence[int]) -> set[int]:
+def find_visible(draft: Draft, places: Sequence[int]) -> set[int]:
     """Those of these places whose messages go out as they are."""
     history, edits = draft.history, draft.edits
     start = edits.tail_start(history)
@@ -77,7 +77,7 @@ def _hidden_by_new_edits(draft: Draft) -> list[bytes]:
     if not isinstance(draft.verdict, Break):
         return [edit.replaced_row for edit in draft.new_edits if edit.replaced_row is not None]
     keys = draft.history.keys
-    whole = visible(draft, range(len(keys)))
+    whole = find_visible(draft, range(len(keys)))
     return [key for i, key in enumerate(keys) if i not in whole]
 
 
@@ -121,7 +121,7 @@ def _callers(history: History, answers: set[str]) -> dict[str, str]:
     return callers
 
 
-def savings_of(draft: Draft) -> Savings | None:
+def measure_savings(draft: Draft) -> Savings | None:
     """What the edits keep out of this request."""
     edits, history, costs = draft.edits, draft.history, draft.costs
     if not (edits.cuts or edits.row_edits):
@@ -139,7 +139,7 @@ def savings_of(draft: Draft) -> Savings | None:
     return Savings(round(draft.tokens + difference), round(draft.tokens)) if difference else None
 
 
-def events_of(draft: Draft) -> list[Event]:
+def list_events(draft: Draft) -> list[Event]:
     """What an operator may count of this decision."""
     request, verdict = draft.inputs.request, draft.verdict
     about = {"model": request.model, "agent": request.agent}

@@ -49,7 +49,7 @@ class SessionState:
     """Those of `edits` that the session's database doesn't hold: a fork's parent's, or of a database that was lost."""
     origins: Mapping[bytes, Thread] = field(default_factory=dict)
     """Threads that the database doesn't hold and whose rules hold, by the keys of their messages."""
-    visible_cuts: Mapping[int, str] = field(default_factory=dict)
+    newest_cut_ids: Mapping[int, str] = field(default_factory=dict)
     """Id of the trim that a thread's newest request had, "" for none. Known for the threads that were seen here."""
 
     @classmethod
@@ -92,10 +92,10 @@ class SessionState:
         row_tokens = {**self.row_tokens, **costs} if costs else self.row_tokens
         return replace(self, reports=reports, row_tokens=row_tokens, threads=threads)
 
-    def with_visible_cut(self, thread: int, cut_id: str) -> SessionState:
-        if self.visible_cuts.get(thread) == cut_id:
+    def with_newest_cut(self, thread: int, cut_id: str) -> SessionState:
+        if self.newest_cut_ids.get(thread) == cut_id:
             return self
-        return replace(self, visible_cuts={**self.visible_cuts, thread: cut_id})
+        return replace(self, newest_cut_ids={**self.newest_cut_ids, thread: cut_id})
 
     def carry_over(self, fresh: SessionState) -> SessionState:
         """The state that was read anew, with what this one knows and the database doesn't hold: what was sent stays
@@ -108,7 +108,7 @@ class SessionState:
             edits=fresh.edits.merge(unstored_edits),
             unstored_edits=unstored_edits,
             origins={**self.origins, **{key: thread for key, thread in owners if thread is not None}},
-            visible_cuts=self.visible_cuts,
+            newest_cut_ids=self.newest_cut_ids,
         )
 
     def lost_rows(self, fresh: SessionState) -> list[bytes]:

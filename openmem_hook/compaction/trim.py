@@ -67,16 +67,16 @@ class Target:
     media: float | None = None
 
 
-def choices(history: History, ranges: Ranges = (), strict: bool = True) -> Iterator[Choice]:
+def find_choices(history: History, ranges: Ranges = (), strict: bool = True) -> Iterator[Choice]:
     """Legal cuts from the first choice to the deepest.
 
     `strict`: a provider's signed items pin their exchange in finished turns too, and a person's newest words inside
     the running turn stay.
     """
     facts = history.facts
-    closed_at = boundaries.closed_places(facts, ranges)
-    may_start = boundaries.tail_starts(history, closed_at)
-    outputs = boundaries.outputs(history, history.editable_from, closed_at)
+    closed_at = boundaries.find_closed_places(facts, ranges)
+    may_start = boundaries.find_tail_starts(history, closed_at)
+    outputs = boundaries.find_outputs(history, history.editable_from, closed_at)
     # The preamble: everything up to the first typed message, with the system messages behind it.
     first = _first_typed(history)
     preamble_end = history.editable_from if first is None else _after_system(facts, first + 1)
@@ -125,7 +125,7 @@ def _compaction(history: History) -> tuple[int, ...]:
     facts, lead = history.facts, history.lead
     if history.editable_from == lead:
         return ()
-    closed_at = boundaries.closed_places(facts)
+    closed_at = boundaries.find_closed_places(facts)
     whole = (i for i in range(history.compaction_at, lead, -1) if closed_at[i] and facts[i - 1].kind != "reasoning")
     start = next(whole, lead)
     begins = start > lead and facts[lead].role == "user" and not facts[lead].answers
@@ -266,13 +266,13 @@ def choose(history: History, weights: Weights, target: Target, ranges: Ranges = 
     Where what a provider signed in finished turns, or the exchange beside which a person's words came, would keep the
     request over its limit, it leaves.
     """
-    fitting, deepest = _first_fitting(choices(history, ranges), weights, target)
+    fitting, deepest = _first_fitting(find_choices(history, ranges), weights, target)
     has_pins = any(fact.is_signed or fact.kind in INTERJECTIONS for fact in history.facts)
     if fitting or deepest is None or not has_pins:
         return fitting or deepest
     if _first_fitting([deepest], weights, replace(target, tokens=target.limit))[0]:
         return deepest
-    fitting, deepest = _first_fitting(choices(history, ranges, strict=False), weights, target)
+    fitting, deepest = _first_fitting(find_choices(history, ranges, strict=False), weights, target)
     return fitting or deepest
 
 

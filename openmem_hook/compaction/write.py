@@ -83,7 +83,7 @@ class Write:
 class UsageWrite:
     """What a report adds."""
 
-    call_id: str
+    report_id: str
     """Makes it count once."""
     key: bytes
     """Row key of the last message of its request."""

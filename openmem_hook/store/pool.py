@@ -53,13 +53,13 @@ class Pool:
 
     def session(self, tenant: str, name: str) -> OpenSession:
         """The session; those beyond the limits are closed."""
-        session = self.session_in_memory(tenant, name)
+        session = self.get_or_create(tenant, name)
         for idle in self._surplus():
             idle.file.close()
             idle.lock.release()
         return session
 
-    def session_in_memory(self, tenant: str, name: str) -> OpenSession:
+    def get_or_create(self, tenant: str, name: str) -> OpenSession:
         """The session without touching a file, not even those of others that are to be closed."""
         with self._lock:
             session = self._sessions.get((tenant, name))

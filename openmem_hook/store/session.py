@@ -243,9 +243,9 @@ def _write_events(db: sqlite3.Connection, events: Iterable[Event], now: float) -
 
 
 def record_usage(db: sqlite3.Connection, usage: UsageWrite) -> bool:
-    """Stores a report; False where one was stored under this call id before."""
+    """Stores a report; False where one was stored under this id before."""
     values = {
-        "call_id": usage.call_id,
+        "report_id": usage.report_id,
         "key": usage.key,
         "cut": usage.cut,
         "tokens": -1 if usage.tokens is None else usage.tokens,

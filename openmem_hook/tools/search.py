@@ -43,7 +43,7 @@ def _answer(call: Call) -> str:
     if not names:
         return "total_matches: 0\nline_matches: 0\nsessions: none are stored for you yet"
     is_any_role = "role" not in call.arguments
-    with _OpenSessions(call, time.monotonic() + READ_S) as sessions:
+    with _SearchedSessions(call, time.monotonic() + READ_S) as sessions:
         matches = widest = sessions.search(names, terms, filters, limit)
         # Nothing where one looks without naming roles: then what the assistant said and called is looked through, which
         # names the paths of what it read. A call is shown with its result.
@@ -91,7 +91,7 @@ def _list_recent_sessions(call: Call) -> list[str]:
     return [name for name in names if call.session_path(name).exists()][:SESSIONS]
 
 
-class _OpenSessions:
+class _SearchedSessions:
     """Sessions that are searched together. Each stays open until its rows are formatted: counts and lines are of
     one snapshot."""
 
@@ -101,7 +101,7 @@ class _OpenSessions:
         self._contexts = ExitStack()
         self._readers: dict[str, Reader] = {}
 
-    def __enter__(self) -> _OpenSessions:
+    def __enter__(self) -> _SearchedSessions:
         return self
 
     def __exit__(
@@ -143,7 +143,7 @@ class _OpenSessions:
 
 
 def _describe_results_of_calls(
-    sessions: _OpenSessions, names: Sequence[str], query: Query, filters: Filters
+    sessions: _SearchedSessions, names: Sequence[str], query: Query, filters: Filters
 ) -> Iterator[str]:
     """What the newest calls returned that name a path: a heading for each session, and the beginnings of results."""
     room, until = RESULTS_OF_CALLS, time.monotonic() + READ_S

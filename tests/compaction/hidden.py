@@ -58,10 +58,10 @@ def _with_exchange(raw: Json, fmt: Format, call: str) -> list[Json]:
 def ranges(line: History, start: int = 0) -> list[tuple[int, int]]:
     """First and last messages of all that an inner cut may replace from a place on: whole exchanges, nothing typed
     among them."""
-    closed_at = boundaries.closed_places(line.facts)
+    closed_at = boundaries.find_closed_places(line.facts)
     exchanges = [
         output
-        for output in boundaries.outputs(line, max(start, line.editable_from), closed_at)
+        for output in boundaries.find_outputs(line, max(start, line.editable_from), closed_at)
         if closed_at[output.first] and closed_at[output.end]
     ]
     spans = [
@@ -79,7 +79,9 @@ def _places(span: tuple[int, int]) -> range:
 
 def inner_cut(line: History, adapter: Adapter, first: int, last: int) -> Cut:
     """The first exchange of a range, its results left out, in the place of all of it."""
-    exchange = next(output for output in boundaries.outputs(line, first, boundaries.closed_places(line.facts)))
+    exchange = next(
+        output for output in boundaries.find_outputs(line, first, boundaries.find_closed_places(line.facts))
+    )
     head: list[Any] = []
     for i in range(first, exchange.end):
         raw = adapter.freeze_message(line.messages[i], True)

@@ -57,7 +57,7 @@ def request(body: Json, limits: Limits = ROOMY, **more: Any) -> Request:
     fields: dict[str, Any] = {
         "tenant": "tenant",
         "session_id": "session-1",
-        "agent_thread": "",
+        "subagent": "",
         "agent": "claude-code",
         "model": "test-model",
         "settings": settings(),
@@ -70,7 +70,7 @@ def inputs(body: Json, state: SessionState | None = None, limits: Limits = ROOMY
     """What a decision on this body reads. Fields of `Request` in `more` go there, the others into `Inputs`."""
     of_request = {name: more.pop(name) for name in Request.__dataclass_fields__ if name in more}
     cache = more.pop("cache", None) or HistoryCache()
-    fields: dict[str, Any] = {"session": "name-1", "thread_label": "", "calibration": RATE, **more}
+    fields: dict[str, Any] = {"session": "name-1", "subagent_label": "", "calibration": RATE, **more}
     return Inputs(
         request=request(body, limits, **of_request),
         history=decode_body(body, cache),
@@ -118,7 +118,7 @@ class MemorySession:
         for row in write.rows:
             self.rows.setdefault(row.key, row)
         self.events += write.events
-        self.state = self.state.after(write, thread).with_visible_cut(thread.id, visible_cut(decision.draft))
+        self.state = self.state.after(write, thread).with_newest_cut(thread.id, visible_cut(decision.draft))
 
     def insert(self, *edits: Edit) -> None:
         """Edits that nobody decides yet."""
@@ -156,8 +156,8 @@ def sample_of(draft: Draft) -> Sample:
         history=replace(draft.history, messages=()),
         outgoing=draft.outgoing,
         cut_id=draft.edits.cut_id,
-        first_paid=estimate.first_paid(draft.history, draft.edits),
-        whole=estimate.of_whole(draft.history, draft.outgoing, draft.edits, draft.costs),
+        first_paid=estimate.find_first_paid(draft.history, draft.edits),
+        whole=estimate.estimate_whole(draft.history, draft.outgoing, draft.edits, draft.costs),
         costs=replace(draft.costs, reports={}, row_tokens={}),
     )
 
@@ -165,7 +165,7 @@ def sample_of(draft: Draft) -> Sample:
 def usage_of(sample: Sample, lesson: Lesson, prompt_tokens: int | None, thread: int) -> UsageWrite:
     """What the recorder writes of a report."""
     return UsageWrite(
-        call_id="call",
+        report_id="call",
         key=sample.history.keys[-1],
         cut=sample.cut_id,
         tokens=prompt_tokens,

@@ -18,7 +18,7 @@ from typing import Any
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction import trim
-from openmem_hook.compaction.active import ActiveEdits, digest_before, recent_outputs
+from openmem_hook.compaction.active import ActiveEdits, find_digest_before, find_recent_outputs
 from openmem_hook.compaction.edits import Cut, EditState, Splice, Swap
 from openmem_hook.compaction.state import RowName, SessionState
 from openmem_hook.compaction.threads import Thread
@@ -203,8 +203,8 @@ def cut(
         anchor=line.keys[at],
         anchor_digest=line.facts[at].digest,
         anchor_unique=bool(line.facts[at].calls or line.facts[at].answers),
-        before=digest_before(line, at),
-        recent_outputs=recent_outputs(line, at),
+        before=find_digest_before(line, at),
+        recent_outputs=find_recent_outputs(line, at),
         head=head,
         head_sizes=head_sizes,
         shown_digests=tuple(
@@ -227,7 +227,7 @@ def splice(line: History, message: str | int, *, state: EditState = "active", me
         digest=line.facts[at].digest,
         past=line.chain[at - 1] if at else fingerprint.ROOT,
         messages=messages,
-        recent_outputs=recent_outputs(line, at),
+        recent_outputs=find_recent_outputs(line, at),
         format=line.format or "anthropic",
     )
 
@@ -255,7 +255,7 @@ def shape(line: History, choice: trim.Choice) -> str:
 
 def shapes(line: History, ranges: trim.Ranges = (), *, strict: bool = True) -> list[str]:
     """All choices in order."""
-    return [shape(line, choice) for choice in trim.choices(line, ranges, strict)]
+    return [shape(line, choice) for choice in trim.find_choices(line, ranges, strict)]
 
 
 def active_shape(line: History, edits: ActiveEdits) -> str:

@@ -14,9 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openmem_hook.compaction.active import RECENT_OUTPUTS, ActiveEdits, digest_before, find_active_edits, recent_outputs
+from openmem_hook.compaction.active import (
+    RECENT_OUTPUTS,
+    ActiveEdits,
+    find_active_edits,
+    find_digest_before,
+    find_recent_outputs,
+)
 from openmem_hook.compaction.edits import Edit, Edits, EditState
-from openmem_hook.compaction.trim import choices
+from openmem_hook.compaction.trim import find_choices
 from openmem_hook.model import Format, History
 from tests.compaction.generated import Sketch, sketches
 from tests.compaction.profile import examples
@@ -310,20 +316,20 @@ def test_the_request_itself_is_never_changed() -> None:
 def test_recent_outputs_are_the_last_ones_newest_first() -> None:
     line = history("T1 A1 T2 K2 C2 R2 A2 T3")
     names = {facts_of(token).digest: token for token in line.messages}
-    assert [names[digest] for digest in recent_outputs(line, 6)] == ["A2", "C2", "A1"]
-    assert [names[digest] for digest in recent_outputs(line, 4)] == ["C2", "A1"]
+    assert [names[digest] for digest in find_recent_outputs(line, 6)] == ["A2", "C2", "A1"]
+    assert [names[digest] for digest in find_recent_outputs(line, 4)] == ["C2", "A1"]
     many = history(" ".join(f"A{n}" for n in range(20)))
-    assert len(recent_outputs(many, 19)) == RECENT_OUTPUTS
+    assert len(find_recent_outputs(many, 19)) == RECENT_OUTPUTS
 
 
 def test_outputs_of_the_lead_are_none() -> None:
-    assert len(recent_outputs(history("A1 T1 A2", lead=1), 2)) == 1
+    assert len(find_recent_outputs(history("A1 T1 A2", lead=1), 2)) == 1
 
 
 def test_the_digest_before_is_that_of_the_last_message_that_identifies() -> None:
     line = history("T1 A1 N1:unnamed K2 A2")
-    assert digest_before(line, 4) == facts_of("A1").digest
-    assert digest_before(line, 0) is None
+    assert find_digest_before(line, 4) == facts_of("A1").digest
+    assert find_digest_before(line, 0) is None
 
 
 def test_a_new_trim_takes_the_place_of_all_before_its_anchor() -> None:
@@ -351,7 +357,7 @@ def test_a_cut_stands_at_the_same_message_after_a_notice_came_anywhere_before_it
     sketch: Sketch, data: st.DataObject
 ) -> None:
     line = sketch.history()
-    candidates = [choice for choice in choices(line) if choice.anchor > 0]
+    candidates = [choice for choice in find_choices(line) if choice.anchor > 0]
     if not candidates:
         return
     choice = data.draw(st.sampled_from(candidates))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openmem_hook.compaction.boundaries import closed_places, outputs, tail_starts
+from openmem_hook.compaction.boundaries import find_closed_places, find_outputs, find_tail_starts
 from openmem_hook.model import History
 from tests.compaction.generated import Sketch, sketches
 from tests.compaction.legality import pairs
@@ -28,7 +28,7 @@ def by_definition(facts: Sequence[Any]) -> list[bool]:
 
 @given(st.lists(st.builds(SimpleNamespace, calls=ids, answers=ids), max_size=12))
 def test_a_place_is_closed_where_no_call_before_it_is_answered_after_it(facts: list[Any]) -> None:
-    assert closed_places(facts) == by_definition(facts)
+    assert find_closed_places(facts) == by_definition(facts)
 
 
 def with_marks(line: str, places: Sequence[bool], mark: str) -> str:
@@ -56,7 +56,7 @@ CLOSED_PLACES = {
 @pytest.mark.parametrize("name", CLOSED_PLACES)
 def test_a_place_is_closed(name: str) -> None:
     line = CLOSED_PLACES[name].replace("/", "")
-    assert with_marks(line, closed_places(history(line).facts), "/") == CLOSED_PLACES[name]
+    assert with_marks(line, find_closed_places(history(line).facts), "/") == CLOSED_PLACES[name]
 
 
 RANGES = {
@@ -71,7 +71,9 @@ def test_a_range_that_was_replaced_is_one_piece(name: str) -> None:
     first, last, answer = RANGES[name]
     line = history(answer.replace("/", ""))
     assert (
-        with_marks(answer.replace("/", ""), closed_places(line.facts, [(index(line, first), index(line, last))]), "/")
+        with_marks(
+            answer.replace("/", ""), find_closed_places(line.facts, [(index(line, first), index(line, last))]), "/"
+        )
         == answer
     )
 
@@ -96,7 +98,7 @@ TAILS = {
 def test_a_tail_may_start(name: str) -> None:
     line = TAILS[name].replace("|", "")
     sketch = history(line)
-    assert with_marks(line, tail_starts(sketch, closed_places(sketch.facts)), "|") == TAILS[name]
+    assert with_marks(line, find_tail_starts(sketch, find_closed_places(sketch.facts)), "|") == TAILS[name]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_a_tail_may_start(name: str) -> None:
 )
 def test_no_tail_starts_where_no_edit_may_be(line: str, lead: int, answer: str) -> None:
     sketch = history(line, lead=lead)
-    assert with_marks(line, tail_starts(sketch, closed_places(sketch.facts)), "|") == answer
+    assert with_marks(line, find_tail_starts(sketch, find_closed_places(sketch.facts)), "|") == answer
 
 
 OUTPUTS = {
@@ -130,7 +132,7 @@ def test_outputs(name: str) -> None:
 
 
 def spans(line: History, start: int = 0, ranges: Sequence[tuple[int, int]] = ()) -> str:
-    exchanges = outputs(line, start, closed_places(line.facts, ranges))
+    exchanges = find_outputs(line, start, find_closed_places(line.facts, ranges))
     return " ".join(f"{line.messages[output.first]}-{line.messages[output.end - 1]}" for output in exchanges)
 
 
@@ -146,9 +148,9 @@ def test_a_range_that_begins_with_an_output_is_one_output() -> None:
 @given(sketch=sketches())
 def test_outputs_never_overlap_and_hold_whole_exchanges(sketch: Sketch) -> None:
     line = sketch.history()
-    places = closed_places(line.facts)
+    places = find_closed_places(line.facts)
     earlier = 0
-    for output in outputs(line, 0, places):
+    for output in find_outputs(line, 0, places):
         assert earlier <= output.first < output.end
         assert places[output.end] or output.end == len(line)
         assert all(line.facts[i].role != "assistant" for i in range(earlier, output.first))

@@ -10,10 +10,10 @@ import orjson
 import pytest
 
 from openmem_hook import fingerprint
-from openmem_hook.compaction.active import ActiveCut, ActiveEdits, digest_before, recent_outputs
+from openmem_hook.compaction.active import ActiveCut, ActiveEdits, find_digest_before, find_recent_outputs
 from openmem_hook.compaction.edits import Cut
-from openmem_hook.compaction.freeze import freeze, removal, writes
-from openmem_hook.compaction.trim import Choice, choices
+from openmem_hook.compaction.freeze import describe_removal, freeze, writes
+from openmem_hook.compaction.trim import Choice, find_choices
 from openmem_hook.facts import facts_of_message
 from openmem_hook.model import Format, HistoryCache
 from openmem_hook.tokens import ZERO
@@ -121,7 +121,7 @@ def test_of_a_reply_that_only_thought_nothing_is_shown() -> None:
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_without_a_carrier_the_pointer_is_the_last_message_of_the_head(fmt: Format) -> None:
     line = decode_body(session(fmt, turns=2, exchanges=2))
-    choice = next(choices(line))
+    choice = next(find_choices(line))
     cut = freeze(
         adapter_of(fmt), line, replace(choice, carrier=None), ActiveEdits(), "name-1", "limit", 1, HistoryCache()
     )
@@ -198,7 +198,10 @@ def test_a_cut_says_where_it_stands() -> None:
     line = decode_body(TALK)
     cut = freeze_places(TALK, (PREAMBLE, REPLY, TURN), TURN, LATE_RESULT)
     assert (cut.anchor, cut.anchor_digest) == (line.keys[LATE_RESULT], line.facts[LATE_RESULT].digest)
-    assert (cut.before, cut.recent_outputs) == (digest_before(line, LATE_RESULT), recent_outputs(line, LATE_RESULT))
+    assert (cut.before, cut.recent_outputs) == (
+        find_digest_before(line, LATE_RESULT),
+        find_recent_outputs(line, LATE_RESULT),
+    )
     assert (cut.position, cut.format, cut.start) == (LATE_RESULT, "anthropic", None)
     assert (cut.reason, cut.generation, cut.state) == ("limit", 1, "active")
 
@@ -230,7 +233,7 @@ def test_the_head_is_weighed_as_it_is() -> None:
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_the_same_choice_is_frozen_to_the_same_bytes(fmt: Format) -> None:
     request, cache = session(fmt, turns=2, exchanges=3), HistoryCache()
-    choice = next(choices(decode_body(request)))
+    choice = next(find_choices(decode_body(request)))
     arguments = (request, choice.head_indices, choice.carrier, choice.anchor, choice.turn)
     cuts = [freeze_places(*arguments, cache=other) for other in (cache, cache, HistoryCache())]
     assert cuts[0] == cuts[1] == cuts[2]
@@ -249,7 +252,7 @@ def test_another_head_at_the_same_anchor_has_another_id() -> None:
 def removed_from(request: Json, *places: int, anchor: int | None = None) -> Any:
     line = decode_body(request)
     last = len(line) - 1 if anchor is None else anchor
-    return removal(adapter_of(format_of(request)), line, Choice(places, None, last, 0), HistoryCache())
+    return describe_removal(adapter_of(format_of(request)), line, Choice(places, None, last, 0), HistoryCache())
 
 
 def calls(*names_and_paths: tuple[str, str]) -> Json:

@@ -28,7 +28,7 @@ FAMILY = 2.5
 def sample(line: History, *, drops_thinking: bool = False, cut_id: str = "", **more: Any) -> Sample:
     costs = TokenCosts({}, {}, 0.0, BY_WORDS, FAMILY, drops_thinking)
     outgoing = Outgoing(line.facts, line.keys)
-    whole = estimate.of_whole(line, outgoing, ActiveEdits(), costs)
+    whole = estimate.estimate_whole(line, outgoing, ActiveEdits(), costs)
     fields = {"outgoing": outgoing, "first_paid": line.lead, "whole": whole, "costs": costs, **more}
     return Sample(history=line, cut_id=cut_id, **fields)
 

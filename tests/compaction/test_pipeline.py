@@ -437,9 +437,9 @@ def test_the_note_of_a_thread_stays_as_it_was_at_its_first_contact(fmt: Format) 
 
 def test_a_talk_without_tools_that_began_untouched_goes_on_without_the_note() -> None:
     request = chat.body(chat.user("a"), chat.assistant("b"), chat.user("c"), tools=[])
-    for began_untouched in (True, False):
-        draft = run(inputs(request, began_untouched=began_untouched))
-        assert bool(draft.thread.note) is not began_untouched
+    for began_outside_thread in (True, False):
+        draft = run(inputs(request, began_outside_thread=began_outside_thread))
+        assert bool(draft.thread.note) is not began_outside_thread
 
 
 def test_a_branch_goes_by_the_rules_of_the_thread_that_it_leaves() -> None:

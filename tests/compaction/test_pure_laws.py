@@ -157,7 +157,7 @@ def is_deepest(draft: Draft) -> bool:
     assert draft.edits.trim is not None
     line = with_spliced_facts(draft.adapter, draft.history, draft.edits.splices, HistoryCache())
     ranges = [(active.start, active.anchor) for active in begin(draft.inputs).edits.inner_cuts]
-    *_, deepest = trim.choices(line, ranges, strict=False)
+    *_, deepest = trim.find_choices(line, ranges, strict=False)
     return deepest.anchor == draft.edits.trim.anchor
 
 

@@ -12,7 +12,7 @@ import pytest
 from openmem_hook import fingerprint
 from openmem_hook.compaction.decision import ThreadDecision
 from openmem_hook.compaction.edits import Swap
-from openmem_hook.compaction.record import savings_of, visible_cut
+from openmem_hook.compaction.record import measure_savings, visible_cut
 from openmem_hook.compaction.threads import Thread
 from openmem_hook.limits import Limits
 from tests.compaction import hidden
@@ -215,7 +215,7 @@ def test_edits_that_the_database_does_not_hold_are_written_before_new_ones() -> 
 def test_the_visible_cut_is_that_of_all_cuts_that_stand() -> None:
     memory, decision = send_once(HEAVY, TIGHT)
     assert visible_cut(decision.draft) == decision.draft.edits.cut_id != ""
-    assert dict(memory.state.visible_cuts) == {1: decision.draft.edits.cut_id}
+    assert dict(memory.state.newest_cut_ids) == {1: decision.draft.edits.cut_id}
 
 
 # --- events and savings -------------------------------------------------------------------------------------
@@ -271,17 +271,17 @@ def test_events_never_hold_message_text() -> None:
 
 def test_savings_are_what_edits_keep_out() -> None:
     _, decision = send_once(HEAVY, TIGHT)
-    savings = savings_of(decision.draft)
+    savings = measure_savings(decision.draft)
     assert savings is not None
     assert savings.after == round(decision.draft.tokens)
     raw = MemorySession(ROOMY, options={"settings": settings(compress_over_tokens=0)}).send(HEAVY)
     assert savings.before == pytest.approx(raw.draft.tokens, rel=0.02)
-    assert savings_of(raw.draft) is None
+    assert measure_savings(raw.draft) is None
 
 
 def test_savings_of_a_shortened_result() -> None:
     request = body(user("go"), assistant(tool_use("1")), results(tool_result("1", LONG)))
-    savings = savings_of(send_once(request)[1].draft)
+    savings = measure_savings(send_once(request)[1].draft)
     assert savings is not None
     assert 1000 < savings.before - savings.after < 2000
 

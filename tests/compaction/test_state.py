@@ -62,7 +62,7 @@ def write(line: History, start: int = 0, *edits: Edit, thread: Thread | None = N
 
 def usage(line: History, **more: Any) -> UsageWrite:
     values: dict[str, Any] = {
-        "call_id": "call", "key": line.keys[-1], "cut": "", "tokens": 900, "overhead": 5.0, "family_rate": 2.5,
+        "report_id": "call", "key": line.keys[-1], "cut": "", "tokens": 900, "overhead": 5.0, "family_rate": 2.5,
         "row_tokens": (), "thread": 1, "offset": None, "event": Event("usage", {}), "now": 0.0,
     }  # fmt: skip
     return UsageWrite(**{**values, **more})
@@ -181,9 +181,9 @@ def test_a_response_without_a_count_is_no_report() -> None:
 def test_the_visible_cut_of_a_thread_is_its_newest() -> None:
     state = state_of(LINE)
     with assert_unchanged(state):
-        later = state.with_visible_cut(1, "cut-1")
-    assert dict(later.visible_cuts) == {1: "cut-1"}
-    assert later.with_visible_cut(1, "cut-1") is later
+        later = state.with_newest_cut(1, "cut-1")
+    assert dict(later.newest_cut_ids) == {1: "cut-1"}
+    assert later.with_newest_cut(1, "cut-1") is later
 
 
 # --- a database that was lost -------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_the_visible_cut_of_a_thread_is_its_newest() -> None:
 def memory_with(*edits: Edit) -> SessionState:
     """What memory knows: a line with these edits in a thread with rules of its own."""
     state = state_of(LINE, thread=thread_of(LINE, note=3, result_chars=77))
-    return replace(state, edits=Edits.of(edits), visible_cuts={1: "cut-1"})
+    return replace(state, edits=Edits.of(edits), newest_cut_ids={1: "cut-1"})
 
 
 def test_what_was_sent_is_carried_over_to_a_state_that_lacks_it() -> None:
@@ -204,7 +204,7 @@ def test_what_was_sent_is_carried_over_to_a_state_that_lacks_it() -> None:
     assert not state.row_tokens
     assert set(state.origins) == set(LINE.keys)
     assert state.origin_of(LINE.keys) == memory.threads[1]
-    assert dict(state.visible_cuts) == {1: "cut-1"}
+    assert dict(state.newest_cut_ids) == {1: "cut-1"}
 
 
 @pytest.mark.parametrize(("state", "is_carried"), [("active", True), ("prepared", True), ("abandoned", False)])
@@ -223,7 +223,7 @@ def test_an_edit_that_the_database_calls_abandoned_stays_so() -> None:
 
 def test_a_state_that_holds_all_is_taken_as_it_is() -> None:
     memory = memory_with(cut(LINE, "A1"))
-    fresh = replace(memory, visible_cuts={})
+    fresh = replace(memory, newest_cut_ids={})
     state = memory.carry_over(fresh)
     assert not state.unstored_edits
     assert not state.origins

@@ -11,11 +11,11 @@ from openmem_hook.compaction.threads import (
     Placement,
     Thread,
     begin_thread,
-    derived_id,
+    derive_id,
     extend_thread,
+    find_replaced_threads,
     is_auxiliary,
     place,
-    replaced_threads,
 )
 from openmem_hook.model import History
 from tests.compaction.sketches import facts_of, history, thread_of
@@ -146,7 +146,7 @@ def replaced_by(line: str, agent: str = MAIN, thread: int = 0, overlap: int = 0)
     threads = [thread_of(history("T1"), n, agent) for n, agent in enumerate((MAIN, MAIN, LABEL), 1)]
     sketch: History = history(line)
     own = replace(thread_of(sketch, thread, agent), id=thread)
-    return replaced_threads(sketch, own, Placement(thread, overlap, False), threads)
+    return find_replaced_threads(sketch, own, Placement(thread, overlap, False), threads)
 
 
 def test_a_clients_own_compaction_replaces_its_agents_threads() -> None:
@@ -165,12 +165,12 @@ def test_nothing_else_replaces_threads(line: str, thread: int, overlap: int) -> 
 
 def test_an_id_is_made_of_the_first_words_and_what_answered_them() -> None:
     words, answer = facts_of("T1").digest.hex(), facts_of("A1").digest.hex()
-    assert derived_id(history("T1 A1 T2 A2")) == f"derived:{words}:{answer}"
-    assert derived_id(history("N0 T1 N1 A1")) == f"derived:{words}:{answer}"
-    assert derived_id(history("S1 T1 K1 A1 T2", lead=1)) == f"derived:{words}:{answer}"
-    assert derived_id(history("N0 A1 N2")) == f"derived::{answer}"
+    assert derive_id(history("T1 A1 T2 A2")) == f"derived:{words}:{answer}"
+    assert derive_id(history("N0 T1 N1 A1")) == f"derived:{words}:{answer}"
+    assert derive_id(history("S1 T1 K1 A1 T2", lead=1)) == f"derived:{words}:{answer}"
+    assert derive_id(history("N0 A1 N2")) == f"derived::{answer}"
 
 
 @pytest.mark.parametrize("line", ["T1", "T1 N1", "T1 K1", "S1 T1"])
 def test_there_is_none_before_anything_answered(line: str) -> None:
-    assert derived_id(history(line)) is None
+    assert derive_id(history(line)) is None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openmem_hook.compaction import boundaries
-from openmem_hook.compaction.trim import POINTER_TOKENS, Choice, Target, Weights, choices, choose
+from openmem_hook.compaction.trim import POINTER_TOKENS, Choice, Target, Weights, choose, find_choices
 from openmem_hook.model import History
 from tests.compaction.generated import Sketch, sketches
 from tests.compaction.legality import faults
@@ -254,7 +254,7 @@ def test_what_an_inner_cut_replaced_is_never_split(name: str) -> None:
 )
 def test_behind_a_compaction_without_typed_words_stays_what_is_pinned(line: str, pin: str) -> None:
     sketch = history(line, deferred_tools="F")
-    for choice in choices(sketch):
+    for choice in find_choices(sketch):
         assert index(sketch, pin) in choice.head_indices or index(sketch, pin) > choice.anchor, shape(sketch, choice)
 
 
@@ -350,7 +350,7 @@ def test_every_choice_is_legal(sketch: Sketch, strict: bool, data: st.DataObject
     line = sketch.history()
     ranges = data.draw(closed_ranges(line))
     earlier = -1
-    for choice in choices(line, ranges, strict):
+    for choice in find_choices(line, ranges, strict):
         assert faults(line, choice, sketch.style, ranges, strict=strict) == [], shape(line, choice)
         assert choice.anchor > earlier, "a later choice is no deeper"
         earlier = choice.anchor
@@ -358,7 +358,7 @@ def test_every_choice_is_legal(sketch: Sketch, strict: bool, data: st.DataObject
 
 def closed_ranges(line: History) -> st.SearchStrategy[list[tuple[int, int]]]:
     """None, or one range of whole exchanges: what an inner cut may have replaced."""
-    outputs = boundaries.outputs(line, line.editable_from, boundaries.closed_places(line.facts))
+    outputs = boundaries.find_outputs(line, line.editable_from, boundaries.find_closed_places(line.facts))
     exchanges = [output for output in outputs if line.facts[output.first].role == "assistant"]
     spans = [(one.first, other.end - 1) for one in exchanges for other in exchanges if one.first <= other.first]
     inside = [span for span in spans if not any(line.facts[i].kind == "typed" for i in range(span[0], span[1] + 1))]
@@ -371,13 +371,13 @@ def test_what_is_chosen_is_the_first_that_fits_else_the_deepest(sketch: Sketch, 
     line = sketch.history()
     weights = Weights([100] * len(line), [1] * len(line), [i % 2 for i in range(len(line))])
     aim = Target(tokens + POINTER_TOKENS, tokens + POINTER_TOKENS, media=media)
-    candidates = [*choices(line)]
+    candidates = [*find_choices(line)]
     fitting = [one for one in candidates if fits(line, one, weights, tokens, media)]
     choice = choose(line, weights, aim)
     if fitting or choice is None:
         assert choice == next(iter(fitting or candidates), None)
     else:
-        loose = [*choices(line, strict=False)]
+        loose = [*find_choices(line, strict=False)]
         fitting = [one for one in loose if fits(line, one, weights, tokens, media)]
         assert choice in (candidates[-1], loose[-1], *fitting[:1])
 
