@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 
 from openmem_hook import fingerprint
@@ -45,7 +46,7 @@ class ActiveCut:
         return places
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ActiveEdits:
     """The edits that stand in one history."""
 
@@ -64,7 +65,7 @@ class ActiveEdits:
     def inner_cuts(self) -> tuple[ActiveCut, ...]:
         return self.cuts if self.trim is None else self.cuts[1:]
 
-    @property
+    @cached_property
     def edited_rows(self) -> Mapping[bytes, Sequence[RowEdit]]:
         """The edits of single messages, by row key."""
         by_row: dict[bytes, list[RowEdit]] = {}
@@ -166,11 +167,13 @@ def _drifted_cuts(
     history: History, cuts: Collection[Cut], after: int, followers: Followers, closed_at: Sequence[bool]
 ) -> list[ActiveCut]:
     """Cuts whose anchor is found by its own digest alone, at or after a place."""
+    # An exact anchor needs no look-alike.
     exact = set(history.keys) if cuts else ()
     by_digest: dict[bytes, list[Cut]] = {}
     for cut in cuts:
         if cut.anchor not in exact:
             by_digest.setdefault(cut.anchor_digest, []).append(cut)
+    # Everywhere that an anchor's digest stands, whether it is the same line of history and its head is still true (L8).
     nearest: dict[tuple[bytes, bytes | None], ActiveCut] = {}
     for i in range(len(history) - 1, history.lead - 1, -1) if by_digest else ():
         fact = history.facts[i]
@@ -235,10 +238,12 @@ def _rebase(history: History, active: ActiveCut, after: int, row_keys: Mapping[b
     """The history named as it was recorded: the anchor's fingerprint, and what follows chained from there. What stands
     before it, from `after` on, gets the names that its rows have."""
     keys, chain = list(history.keys), list(history.chain)
+    # Before the anchor only what is stored has an old name, found by its digest.
     for i in range(after, active.anchor):
         keys[i] = row_keys.get(history.facts[i].digest, keys[i])
     if active.cut.start is not None:
         keys[active.start] = active.cut.start
+    # From the anchor on all have: the chain goes on as if nothing had changed before it.
     past = keys[active.anchor] = chain[active.anchor] = active.cut.anchor
     for i in range(active.anchor + 1, len(history)):
         fact = history.facts[i]

@@ -1,7 +1,7 @@
 """Where a history may be cut: between exchanges and turns, never inside one.
 
-A boundary at i stands before message i. It is closed when no call made before it is answered after it, when it
-does not part reasoning from the item it was produced with, and when a model output is not split.
+Place i is the gap before message i. It is closed when no call made before it is answered at or after it. A tail may
+start at a closed place that parts neither a model output nor reasoning from the item it was produced with.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def find_closed_places(facts: Sequence[Facts], ranges: Iterable[tuple[int, int]]
 
 
 def find_tail_starts(history: History, closed_at: Sequence[bool]) -> list[bool]:
-    """For each place 0..n: a tail may start there. `closed_at` says what `closed` does."""
+    """For each place 0..n: a tail may start there. `closed_at` is what `find_closed_places` says."""
     facts = history.facts
     out = [False] * (len(facts) + 1)
     for i in range(history.editable_from, len(facts) + 1):
@@ -63,7 +63,7 @@ class Output:
 
 
 def find_outputs(history: History, start: int, closed_at: Sequence[bool]) -> list[Output]:
-    """The model outputs at or after `start`, in order; `closed_at` says what `closed` does."""
+    """The model outputs at or after `start`, in order; `closed_at` is what `find_closed_places` says."""
     facts, i = history.facts, start
     exchanges: list[Output] = []
     while i < len(facts):

@@ -1,11 +1,4 @@
-"""What becomes of a request: one of a few classes, each with the body that goes out.
-
-Passthrough   the plugin is off and nothing is known of the history: nobody looks at it
-Opening     the first request of a conversation whose client names none: it has no session yet
-Auxiliary   a title, a probe, a client's own compaction: part of no thread
-Replay    a thread's request with the edits that memory knows: the store is out of reach
-ThreadDecision     a thread's request, with all that is to be written before it is sent
-"""
+"""What becomes of a request: one of a few classes, each with the body that goes out."""
 
 from __future__ import annotations
 
@@ -27,12 +20,16 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Passthrough:
+    """The plugin is off and nothing is known of the history: it goes out as it came, and nobody remembers it."""
+
     body: Body
     is_trimmed: Literal[False] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
+    """The first request of a conversation whose client names none: it has no session yet."""
+
     body: Body
     """With the note, if its thread will have one."""
     is_trimmed: Literal[False] = False
@@ -40,6 +37,8 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Auxiliary:
+    """A title, a probe, a client's own compaction: part of no thread."""
+
     body: Body
     """The client's own, but for edits without which it would not fit."""
     is_trimmed: bool = False
@@ -47,6 +46,8 @@ class Auxiliary:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
+    """A thread's request with the edits that memory knows, while the store is out of reach."""
+
     body: Body
     draft: Draft
 
@@ -57,6 +58,8 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class ThreadDecision:
+    """A thread's request, with all that has to be written before it is sent."""
+
     body: Body
     draft: Draft
     write: Write
@@ -70,7 +73,8 @@ Decision = Passthrough | Opening | Auxiliary | Replay | ThreadDecision
 
 
 def decide(inputs: Inputs, pause: Pause = no_pause) -> Passthrough | Opening | Auxiliary | ThreadDecision:
-    """`pause` is called between two pieces of long work."""
+    """What becomes of a request, from all that is known. Nothing is done here. `pause` is called between two pieces of
+    long work."""
     outside = _outside_a_thread(inputs)
     if outside is not None:
         return outside

@@ -58,7 +58,7 @@ class NoUsefulCut:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Bytes that were sent before change: a new cut."""
+    """A break with a new cut: bytes that were sent before change."""
 
     reason: BreakReason
     cut: Cut
@@ -71,7 +71,7 @@ Verdict = NotDue | NoUsefulCut | Break
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Every step returns a new one."""
+    """What is decided so far about one request. A step takes one and returns the next."""
 
     inputs: Inputs
     history: History
@@ -83,12 +83,15 @@ class Draft:
     """As it will be after this request."""
     costs: TokenCosts
     new_edits: Edits = NO_EDITS
+    """Those that this decision makes: they stand, and are to be written."""
     outgoing: Outgoing = field(default_factory=lambda: Outgoing((), ()))
+    """Facts about what goes out; empty before the step `weigh`."""
     tokens_before: float = 0.0
     """Estimated prompt tokens without a new cut."""
     tokens: float = 0.0
     """Estimated prompt tokens of what goes out."""
     verdict: Verdict = field(default_factory=NotDue)
+    """What the step `cut` said."""
 
     @property
     def adapter(self) -> Adapter:

@@ -5,6 +5,9 @@ class here that says everything about itself: its payload and detail as a row, i
 catalog finds it by. `KINDS` lists them; the store, the merging of ledgers and the carrying over from a lost database
 know no kind by name. `Edits` is the ledger as one value, `active` says which of it stands in a history, and `apply`
 builds what goes out.
+
+What is decided today: cuts from the lead and swaps. Inner cuts, splices and prepared edits are stored, merged, placed
+and applied like these, and no step makes one yet.
 """
 
 from __future__ import annotations
@@ -29,8 +32,9 @@ BreakReason = Literal["limit", "hard", "forced"]
 """Why bytes that were sent before may change: the soft limit, a hard one, a person."""
 
 EditReason = Literal["limit", "hard", "forced", "size", "renamed", "hidden"]
-"""A break's, or why an edit was made without one: a result over its size when it was first sent, the same result
-under another name, an exchange that the client does not see."""
+"""A break's (`limit`, `hard`, `forced`), which may also shorten results that stay; else why an edit was made without a
+break: a result over its size when it was first sent, the same result under another name, an exchange that the client
+does not see."""
 
 
 class EditKey(NamedTuple):
@@ -69,7 +73,8 @@ class Edit(ABC):
     """16 hex characters."""
     reason: EditReason
     generation: int = 0
-    """Which of its session's cuts it is, or came with; 0 before the first."""
+    """A cut's number among its session's, from 1. For any other edit the number of the newest cut when it was stored, 0
+    before the first."""
     state: EditState = "active"
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction.active import ActiveEdits
-from openmem_hook.compaction.edits import RowEdit, Splice
+from openmem_hook.compaction.edits import Splice
 from openmem_hook.facts import cached_facts
 from openmem_hook.model import Adapter, Facts, History, HistoryCache, Raw
 from openmem_hook.tokens import ZERO
@@ -19,26 +19,18 @@ from openmem_hook.tokens import ZERO
 
 def outgoing_messages(adapter: Adapter, history: History, places: range, edits: ActiveEdits) -> list[Raw]:
     """What these messages go out as, range cuts aside: the client's own objects, but for those that were edited."""
-    edited_rows = edits.edited_rows
-    out: list[Raw] = []
-    for i in places:
-        if i in edits.splices or history.keys[i] in edited_rows:
-            out += _edit_message(adapter, history, i, edits.splices.get(i), edited_rows.get(history.keys[i], ()))
-        else:
-            out.append(history.messages[i])
-    return out
+    return [raw for i in places for raw in _outgoing_message(adapter, history, i, edits)]
 
 
-def _edit_message(
-    adapter: Adapter, history: History, index: int, splice: Splice | None, row_edits: Sequence[RowEdit]
-) -> list[Raw]:
+def _outgoing_message(adapter: Adapter, history: History, index: int, edits: ActiveEdits) -> list[Raw]:
     """What one message goes out as: what the provider saw of it, or the client's own with its edits applied."""
+    splice = edits.splices.get(index)
     if splice is not None:
         messages: list[Raw] = fingerprint.load(splice.messages)
         return messages
-    messages, fact = [history.messages[index]], history.facts[index]
-    for edit in row_edits:
-        messages = [message for raw in messages for message in edit.edit_message(adapter, raw, fact)]
+    messages = [history.messages[index]]
+    for edit in edits.edited_rows.get(history.keys[index], ()):
+        messages = [message for raw in messages for message in edit.edit_message(adapter, raw, history.facts[index])]
     return messages
 
 
@@ -71,15 +63,13 @@ class Outgoing:
 
 def outgoing_facts(adapter: Adapter, history: History, edits: ActiveEdits, cache: HistoryCache) -> Outgoing:
     """`cache` is read and added to."""
-    start, edited_rows = edits.tail_start(history), edits.edited_rows
     facts: list[Facts | None] = list(history.facts)
     keys: Sequence[bytes | None] = history.keys
     # An edited message is still the row that a report pays for. What was measured of it was forgotten with the edit;
     # a spliced one was never sent otherwise.
-    for i in range(start, len(history)):
-        if i in edits.splices or history.keys[i] in edited_rows:
-            row_edits = edited_rows.get(history.keys[i], ())
-            messages = _edit_message(adapter, history, i, edits.splices.get(i), row_edits)
+    for i in range(edits.tail_start(history), len(history)):
+        if i in edits.splices or history.keys[i] in edits.edited_rows:
+            messages = _outgoing_message(adapter, history, i, edits)
             facts[i] = _together(history.facts[i], [cached_facts(adapter, raw, cache) for raw in messages])
     # An inner cut: its head stands at the place of its anchor, which no row's tokens are for.
     if edits.inner_cuts:

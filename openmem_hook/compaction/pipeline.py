@@ -90,7 +90,7 @@ def finish(draft: Draft, *, with_note: bool = True) -> dict[str, Any]:
     """The outgoing body: edits applied, a lost breakpoint set again, the thread's note added."""
     adapter, history, body = draft.adapter, draft.history, draft.inputs.request.body
     messages = apply(adapter, history, draft.edits)
-    if draft.edits.cuts or draft.edits.splices:
+    if draft.edits.cuts or draft.edits.splices or len(messages) < len(history):
         messages = adapter.with_marker(history.messages, messages)
     note = wording.NOTES.get(draft.thread.note)
     if with_note and note is not None:

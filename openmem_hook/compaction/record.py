@@ -58,6 +58,7 @@ def visible_cut(draft: Draft) -> str:
 def find_visible(draft: Draft, places: Sequence[int]) -> set[int]:
     """Those of these places whose messages go out as they are."""
     history, edits = draft.history, draft.edits
+    # Under the trim only what its head shows, and in an inner cut only what that one's shows.
     start = edits.tail_start(history)
     under_cuts = {i for active in edits.inner_cuts for i in range(active.start, active.anchor + 1)}
     front = {*range(history.lead)}
@@ -67,6 +68,7 @@ def find_visible(draft: Draft, places: Sequence[int]) -> set[int]:
         front |= edits.trim.shown_indices(history)
     for active in edits.inner_cuts:
         under_cuts -= active.shown_indices(history)
+    # What was edited is stored whole and sent otherwise.
     edited_rows = edits.edited_rows
     as_they_are = (i for i in places if history.keys[i] not in edited_rows)
     return {i for i in as_they_are if (i in front if i < start else i not in under_cuts)}
@@ -126,9 +128,11 @@ def measure_savings(draft: Draft) -> Savings | None:
     edits, history, costs = draft.edits, draft.history, draft.costs
     if not (edits.cuts or edits.row_edits):
         return None
+    # The trim: all up to its anchor, less its head.
     start = edits.tail_start(history)
     replaced_tokens = sum(costs.of_each(history.keys[history.lead : start], history.facts[history.lead : start]))
     head = 0.0 if edits.trim is None else tokens.estimate(costs.calibration, edits.trim.cut.head_sizes)
+    # In the tail: each message less what goes out in its place.
     in_tail = 0.0
     for i in range(start, len(history)):
         fact, outgoing = history.facts[i], draft.outgoing.facts[i]

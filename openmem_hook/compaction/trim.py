@@ -143,6 +143,7 @@ def _last_reply(
 ) -> tuple[int, ...]:
     """The output before the last typed message; without one, what keeps the roles legal after a system message."""
     facts = history.facts
+    # The output that the last words answer to: it stays where it is words and calls nothing.
     last = next((i for i in range(turn_start - 1, preamble_end - 1, -1) if facts[i].role == "assistant"), None)
     if last is None:
         return ()
@@ -152,6 +153,7 @@ def _last_reply(
     run = range(first, last + 1)
     if closed_at[first] and not any(facts[i].calls for i in run) and any(facts[i].has_text for i in run):
         return tuple(run)
+    # L3: an assistant's message has to follow a system message at the preamble's end.
     if preamble_end == history.editable_from or facts[preamble_end - 1].role != "system":
         return ()
     places = range(first, preamble_end - 1, -1)
@@ -192,6 +194,7 @@ def _with_opener(
     where there is no such exchange.
     """
     facts = history.facts
+    # What the rules ask of the turn's first output, and of what follows a system message.
     output_at = next((i for i in (*of_turn, *range(start, len(facts))) if facts[i].role == "assistant"), len(facts))
     before = [output for output in exchanges if output.end <= output_at]
     must_think = history.must_start_with_thinking and any(fact.has_thinking for fact in facts[turn_body:])
@@ -200,6 +203,7 @@ def _with_opener(
     lacks_output = after_system and start < len(facts) and facts[start].role != "assistant"
     if not before or not (lacks_output or lacks_thinking):
         return of_turn
+    # The nearest exchange before it that does.
     fitting = (output for output in reversed(before) if facts[output.first].starts_with_thinking or not lacks_thinking)
     opener = next(fitting, None)
     return None if opener is None else [*range(opener.first, opener.end), *of_turn]
@@ -213,7 +217,9 @@ def _pins(history: History, start: int, outputs: Sequence[Output], signed_from: 
     candidates = [i for i in places if facts[i].is_signed or facts[i].references or facts[i].kind == "unknown"]
     if not candidates:
         return []
+    # What the tail still needs: a deferred tool's definition came with its reference.
     in_use = history.deferred_tools.intersection(name for fact in facts[start:] for name in fact.tool_names)
+    # Each stays with its whole exchange, and an unknown item with the reasoning that it may have come with.
     whole = {i: range(output.first, output.end) for output in outputs for i in range(output.first, output.end)}
     stay = set[int]()
     for i in candidates:

@@ -25,6 +25,8 @@ EventKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Event:
+    """One thing that the plugin did, for an operator to count."""
+
     kind: EventKind
     data: Mapping[str, Any]
     """Numbers and names, never message text."""

@@ -91,6 +91,8 @@ class Chores:
 
 @dataclass(slots=True)
 class OpenSession:
+    """One session in this worker's memory. What changes its database or its state holds `lock`."""
+
     tenant: str
     """The tenant's folder."""
     name: str

@@ -57,7 +57,9 @@ class RequestContext:
     """None where nothing is stored of this conversation, and nothing has to be."""
     calibration: Calibration
     is_known: bool = True
+    """False where the plugin is off and nobody here has seen any of the history."""
     db: sqlite3.Connection | None = None
+    """The session's connection, while its lock is held."""
     thread: Thread | None = None
     """As it was stored by `claim`."""
 
@@ -90,7 +92,7 @@ class RequestContext:
         if not write.is_empty or write.thread != session.state.threads.get(write.thread.id):
             # New edits are told to the catalog before they are written. Where it can't be told, all of the session's
             # are told again when it can be.
-            if write.edits and not self.store.index_edits(session, self.tenant, write.edits):
+            if write.edits and not self.store.index_edits(session, write.edits):
                 session.catalog = None
             try:
                 self.thread = session.write(self.db, write, handshake)
@@ -229,14 +231,14 @@ class Store:
         self._touched_at.put(key, now)
         return True
 
-    def index_edits(self, session: OpenSession, tenant: str, edits: Edits) -> bool:
+    def index_edits(self, session: OpenSession, edits: Edits) -> bool:
         """False where the catalog can't be told now."""
 
         def tell(db: sqlite3.Connection) -> bool:
             catalog.index_edits(db, session.name, edits)
             return True
 
-        return self.pool.try_catalog(tenant, tell, False)
+        return self.pool.try_catalog(session.tenant, tell, False)
 
     # --- requests that are part of no thread ------------------------------------------------------------------
 
@@ -264,7 +266,7 @@ class Store:
     def sweep_later(self, ttl_days: int) -> None:
         """Once an hour, behind a request, old sessions go."""
         if self.retention.is_due(ttl_days):
-            self.sweeping = self.executor.start("request", self.retention.sweep, ttl_days)
+            self.sweeping = self.executor.start("sweep", self.retention.sweep, ttl_days)
 
     def close(self) -> None:
         self.retention.stop()
