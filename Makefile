@@ -12,7 +12,7 @@ PURE := tests/compaction tests/formats tests/pure
 # Each of the gateways that are started would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo serve test test-fast clients check format laws bench peers clean
+.PHONY: help setup demo serve test test-fast mutations clients check format laws bench peers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sort | sed -E 's/:.*##[[:space:]]*/|/' | \
@@ -28,7 +28,10 @@ test: check  ## format, lint, types, import contracts, all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 test-fast: $(READY)  ## the pure tests, in seconds
-	$(BIN)/python -m pytest -p tests.no_litellm $(PURE) $(ARGS)
+	$(BIN)/python -m pytest -p tests.no_litellm -n 2 --dist worksteal $(PURE) $(ARGS)
+
+mutations: $(READY)  ## prove that the tests catch mistakes, each made in a copy of the repository (ARGS=splice: only those with that word)
+	@exec $(BIN)/python -m tests.mutations $(ARGS)
 
 clients: $(READY)  ## install the agents that people use with npm and run them through the gateway (a quarter of an hour; ARGS=codex: only that)
 	$(BIN)/python -m clients $(ARGS)

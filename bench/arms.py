@@ -120,7 +120,7 @@ class Plugin(KeepAll):
             body=body,
             tenant=TENANT,
             session_id="recall",
-            agent_thread="",
+            subagent="",
             agent="claude-code",
             model=self.model.name,
             settings=self.settings,

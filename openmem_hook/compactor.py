@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from openmem_hook.compaction.decision import Auxiliary, Decision, Opening, ThreadDecision, decide, replay
-from openmem_hook.compaction.record import savings_of
+from openmem_hook.compaction.record import measure_savings
 from openmem_hook.compaction.request import Request
 from openmem_hook.compaction.write import Event, Savings
 from openmem_hook.formats.usage import Usage
@@ -53,7 +53,7 @@ class Compactor:
         """Decides and writes. Raises sqlite3.Error, OSError, StoreError, SessionBusyError or TimeoutError; then
         nothing was decided and `replay_request` gives what is known."""
         start, seconds = time.perf_counter(), request.settings.deadline_s
-        outcome = await self.store.executor.decide(seconds, partial(self._compact, request))
+        outcome = await self.store.executor.run_decision(seconds, partial(self._compact, request))
         if outcome.events:
             seconds_left = start + seconds - time.perf_counter()
             await self.store.record_events(request, outcome.session, outcome.events, seconds_left)
@@ -84,12 +84,12 @@ class Compactor:
     def _answer(self, context: RequestContext, decision: Decision, start: float) -> Outcome:
         """The outcome, after word of the request was left for its response. `start`: by the performance counter."""
         if isinstance(decision, Opening | Auxiliary):
-            self.store.remember_unthreaded(context.request, context.history)
+            self.store.remember_outside_thread(context.request, context.history)
         self.recorder.expect_response(context, decision, time.perf_counter() - start)
         if not isinstance(decision, ThreadDecision):
             return Outcome(decision.body, is_trimmed=decision.is_trimmed)
         session, events = decision.draft.inputs.session, tuple(decision.write.events)
-        return Outcome(decision.body, savings_of(decision.draft), decision.is_trimmed, session, events)
+        return Outcome(decision.body, measure_savings(decision.draft), decision.is_trimmed, session, events)
 
     async def record_response(self, call_id: str, usage: Usage) -> bool:
         """Stores a request's usage and learns from it; False where the call is unknown or was recorded before."""

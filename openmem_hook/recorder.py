@@ -18,12 +18,13 @@ from openmem_hook.compaction import estimate
 from openmem_hook.compaction.decision import Auxiliary, Decision, Opening, Passthrough, Replay, ThreadDecision
 from openmem_hook.compaction.draft import Break, Draft
 from openmem_hook.compaction.learning import Lesson, Sample, learn
-from openmem_hook.compaction.record import savings_of
+from openmem_hook.compaction.record import measure_savings
 from openmem_hook.compaction.threads import Thread
 from openmem_hook.compaction.write import Event, UsageWrite
 from openmem_hook.formats import breakpoints
 from openmem_hook.formats.usage import Usage
 from openmem_hook.store import catalog, names, session
+from openmem_hook.store.pool import CATALOG_ERRORS
 from openmem_hook.store.store import RequestContext, Store
 
 OPEN_CALLS = 512
@@ -43,6 +44,8 @@ class OpenCall:
     thread: Thread | None
     """None for a request that is part of none."""
     model: str
+    report_id: str = ""
+    """Files its report, once: clients may choose call ids, and use one again."""
     sample: Sample | None = None
     """None for a request that went out undecided."""
     new_cut: bool = False
@@ -79,6 +82,7 @@ class Recorder:
                 call = OpenCall(tenant, name, draft.thread, request.model)
             case Opening() | Auxiliary():
                 call = OpenCall(tenant, name, None, request.model, details=about)
+        call = replace(call, report_id=secrets.token_hex(8))
         with self._lock:
             other = self._calls.pop(request.call_id)
             if other is None or other.tenant == tenant:
@@ -116,10 +120,10 @@ class Recorder:
             while waiting:
                 self._record_one(*waiting[0])
                 del waiting[0]
-        finally:
-            if waiting:
-                with self._lock:
-                    self._reports.put(place, [*waiting, *self._reports.pop(place, [])][-UNSTORED_REPORTS:])
+        except CATALOG_ERRORS:
+            with self._lock:
+                self._reports.put(place, [*waiting, *self._reports.pop(place, [])][-UNSTORED_REPORTS:])
+            raise
         return True
 
     def _record_one(self, call: OpenCall, usage: Usage) -> None:
@@ -142,19 +146,20 @@ class Recorder:
                 session.add_events(db, [event], now)
                 return Lesson()
             lesson = learn(call.sample, open_session.state.reports, usage.prompt_tokens)
-            open_session.record_usage(db, _usage_write(call.sample, call.thread.id, usage, lesson, event, now))
+            report = _usage_write(call.report_id, call.sample, call.thread.id, usage, lesson, event, now)
+            open_session.record_usage(db, report)
             return lesson
 
 
 def _open_call(context: RequestContext, draft: Draft, layout: str, hook_s: float) -> OpenCall:
-    request, savings = context.request, savings_of(draft)
+    request, savings = context.request, measure_savings(draft)
     # Kept until the response comes: without the messages, and without the session's maps, which the state has then.
     sample = Sample(
         history=replace(draft.history, messages=()),
         outgoing=draft.outgoing,
         cut_id=draft.edits.cut_id,
-        first_paid=estimate.first_paid(draft.history, draft.edits),
-        whole=estimate.of_whole(draft.history, draft.outgoing, draft.edits, draft.costs),
+        first_paid=estimate.find_first_paid(draft.history, draft.edits),
+        whole=estimate.estimate_whole(draft.history, draft.outgoing, draft.edits, draft.costs),
         costs=replace(draft.costs, reports={}, row_tokens={}),
     )
     return OpenCall(
@@ -194,10 +199,11 @@ def _lane(layout: str) -> str:
     return "1h" if "1h" in layout else ("5m" if layout else "")
 
 
-def _usage_write(sample: Sample, thread: int, usage: Usage, lesson: Lesson, event: Event, now: float) -> UsageWrite:
-    """Filed under a name of its own: clients may choose call ids, and use one again."""
+def _usage_write(
+    report_id: str, sample: Sample, thread: int, usage: Usage, lesson: Lesson, event: Event, now: float
+) -> UsageWrite:
     return UsageWrite(
-        call_id=secrets.token_hex(8),
+        report_id=report_id,
         key=sample.history.keys[-1],
         cut=sample.cut_id,
         tokens=usage.prompt_tokens,

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 
 from openmem_hook import fingerprint
-from openmem_hook.compaction.boundaries import closed_places
-from openmem_hook.compaction.edits import Cut, Edits, Splice, SwapMap
+from openmem_hook.compaction.boundaries import find_closed_places
+from openmem_hook.compaction.edits import Cut, Edits, RowEdit, RowEdits, Splice
 from openmem_hook.model import History
 
 RECENT_OUTPUTS = 8
@@ -34,14 +35,24 @@ class ActiveCut:
     anchor: int
     """Index of the last message that it replaces."""
 
+    def shown_indices(self, history: History) -> set[int]:
+        """Indices of the messages that its head shows, whose digests are a subsequence of those of its range."""
+        places, digests = set[int](), iter(self.cut.shown_digests)
+        digest = next(digests, None)
+        for i in range(self.start, self.anchor + 1):
+            if digest is not None and history.facts[i].digest == digest:
+                places.add(i)
+                digest = next(digests, None)
+        return places
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class ActiveEdits:
     """The edits that stand in one history."""
 
     cuts: tuple[ActiveCut, ...] = ()
     """Ranges that don't overlap, in order. The first may start at the lead: a trim."""
-    swaps: SwapMap = field(default_factory=dict)
+    row_edits: RowEdits = field(default_factory=dict)
     splices: Mapping[int, Splice] = field(default_factory=dict)
     """By the index of their message."""
 
@@ -54,10 +65,13 @@ class ActiveEdits:
     def inner_cuts(self) -> tuple[ActiveCut, ...]:
         return self.cuts if self.trim is None else self.cuts[1:]
 
-    @property
-    def swapped_rows(self) -> frozenset[bytes]:
-        """Row keys of the messages with a swapped result."""
-        return frozenset(key for key, _ in self.swaps)
+    @cached_property
+    def edited_rows(self) -> Mapping[bytes, Sequence[RowEdit]]:
+        """The edits of single messages, by row key."""
+        by_row: dict[bytes, list[RowEdit]] = {}
+        for edit in self.row_edits.values():
+            by_row.setdefault(edit.key, []).append(edit)
+        return by_row
 
     @property
     def cut_id(self) -> str:
@@ -88,10 +102,10 @@ def find_active_edits(
     active_cuts = tuple[ActiveCut, ...]()
     if cuts:
         # A call that had no answer when it was cut away may get one later: then that cut applies no more.
-        closed_at = closed_places(history.facts)
+        closed_at = find_closed_places(history.facts)
         history, active_cuts = _place_cuts(history, cuts, followers, row_keys, closed_at)
     splices = _place_splices(history, edits.splices) if edits.splices else {}
-    return history, ActiveEdits(active_cuts, edits.swaps, splices)
+    return history, ActiveEdits(active_cuts, edits.row_edits, splices)
 
 
 def _place_cuts(
@@ -153,11 +167,13 @@ def _drifted_cuts(
     history: History, cuts: Collection[Cut], after: int, followers: Followers, closed_at: Sequence[bool]
 ) -> list[ActiveCut]:
     """Cuts whose anchor is found by its own digest alone, at or after a place."""
+    # An exact anchor needs no look-alike.
     exact = set(history.keys) if cuts else ()
     by_digest: dict[bytes, list[Cut]] = {}
     for cut in cuts:
         if cut.anchor not in exact:
             by_digest.setdefault(cut.anchor_digest, []).append(cut)
+    # Everywhere that an anchor's digest stands, whether it is the same line of history and its head is still true (L8).
     nearest: dict[tuple[bytes, bytes | None], ActiveCut] = {}
     for i in range(len(history) - 1, history.lead - 1, -1) if by_digest else ():
         fact = history.facts[i]
@@ -182,14 +198,14 @@ def _distance(history: History, active: ActiveCut) -> int:
     return 0 if position is None else abs(active.anchor - history.lead - position)
 
 
-def recent_outputs(history: History, index: int) -> tuple[bytes, ...]:
+def find_recent_outputs(history: History, index: int) -> tuple[bytes, ...]:
     """Digests of the last model outputs up to a message, newest first."""
     facts = history.facts
     outputs = (i for i in range(index, history.lead - 1, -1) if facts[i].role == "assistant" and facts[i].identifies)
     return tuple(facts[i].digest for i in islice(outputs, RECENT_OUTPUTS))
 
 
-def digest_before(history: History, index: int) -> bytes | None:
+def find_digest_before(history: History, index: int) -> bytes | None:
     """The digest of the identifying message before this one."""
     return _first_digest(history, range(index - 1, history.lead - 1, -1))
 
@@ -201,11 +217,11 @@ def _first_digest(history: History, places: Iterable[int]) -> bytes | None:
 def _is_same_place(history: History, index: int, cut: Cut, followers: Followers) -> bool:
     """True where the same line of history led here. Words are not unique, so an anchor without call ids must stand
     between the same neighbours too."""
-    if recent_outputs(history, index) != cut.recent_outputs:
+    if find_recent_outputs(history, index) != cut.recent_outputs:
         return False
     if cut.anchor_unique:
         return True
-    if digest_before(history, index) != cut.before:
+    if find_digest_before(history, index) != cut.before:
         return False
     after = _first_digest(history, range(index + 1, len(history)))
     known_after = followers.get(cut.anchor)
@@ -222,10 +238,12 @@ def _rebase(history: History, active: ActiveCut, after: int, row_keys: Mapping[b
     """The history named as it was recorded: the anchor's fingerprint, and what follows chained from there. What stands
     before it, from `after` on, gets the names that its rows have."""
     keys, chain = list(history.keys), list(history.chain)
+    # Before the anchor only what is stored has an old name, found by its digest.
     for i in range(after, active.anchor):
         keys[i] = row_keys.get(history.facts[i].digest, keys[i])
     if active.cut.start is not None:
         keys[active.start] = active.cut.start
+    # From the anchor on all have: the chain goes on as if nothing had changed before it.
     past = keys[active.anchor] = chain[active.anchor] = active.cut.anchor
     for i in range(active.anchor + 1, len(history)):
         fact = history.facts[i]
@@ -240,16 +258,24 @@ def _rebase(history: History, active: ActiveCut, after: int, row_keys: Mapping[b
 def _place_splices(history: History, splices: Mapping[bytes, Sequence[Splice]]) -> dict[int, Splice]:
     """Splices by the index of their message: where the past is the recorded one, else where the same outputs led. Each
     stands at one message, and only an output of the model can have one."""
+    places = [
+        i
+        for i in range(history.lead, len(history))
+        if history.facts[i].role == "assistant" and history.facts[i].identifies and history.facts[i].digest in splices
+    ]
     standing: dict[int, Splice] = {}
-    for i in range(history.lead, len(history)):
-        fact = history.facts[i]
-        if fact.role != "assistant" or not fact.identifies or fact.digest not in splices:
-            continue
-        past = history.chain[i - 1] if i else fingerprint.ROOT
-        free = [s for s in splices[fact.digest] if s.format == history.format and s not in standing.values()]
-        exact = (splice for splice in free if splice.past == past)
-        similar = (splice for splice in free if splice.recent_outputs == recent_outputs(history, i))
-        splice = next(exact, None) or next(similar, None)
-        if splice is not None:
-            standing[i] = splice
+    # All exact ones first: in a history that repeats itself a look-alike may come before the very place.
+    for is_exact in (True, False):
+        for i in places:
+            past = history.chain[i - 1] if i else fingerprint.ROOT
+            fitting = (
+                splice
+                for splice in splices[history.facts[i].digest]
+                if splice.format == history.format
+                and splice not in standing.values()
+                and (splice.past == past if is_exact else splice.recent_outputs == find_recent_outputs(history, i))
+            )
+            splice = None if i in standing else next(fitting, None)
+            if splice is not None:
+                standing[i] = splice
     return standing

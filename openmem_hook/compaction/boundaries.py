@@ -1,7 +1,7 @@
 """Where a history may be cut: between exchanges and turns, never inside one.
 
-A boundary at i stands before message i. It is closed when no call made before it is answered after it, when it
-does not part reasoning from the item it was produced with, and when a model output is not split.
+Place i is the gap before message i. It is closed when no call made before it is answered at or after it. A tail may
+start at a closed place that parts neither a model output nor reasoning from the item it was produced with.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from openmem_hook.model import Facts, History, MessageKind
 _TURN_STARTS: tuple[MessageKind, ...] = ("typed", "recap", "notice", "summarise")
 
 
-def closed_places(facts: Sequence[Facts], ranges: Iterable[tuple[int, int]] = ()) -> list[bool]:
+def find_closed_places(facts: Sequence[Facts], ranges: Iterable[tuple[int, int]] = ()) -> list[bool]:
     """For each place 0..n: no call before it is answered at or after it, and it is inside none of the `ranges` (first
     and last message), which are kept or replaced as a whole."""
     open_calls: dict[str, list[int]] = {}
@@ -34,8 +34,8 @@ def closed_places(facts: Sequence[Facts], ranges: Iterable[tuple[int, int]] = ()
     return [not waiting for waiting in accumulate(change)]
 
 
-def tail_starts(history: History, closed_at: Sequence[bool]) -> list[bool]:
-    """For each place 0..n: a tail may start there. `closed_at` says what `closed` does."""
+def find_tail_starts(history: History, closed_at: Sequence[bool]) -> list[bool]:
+    """For each place 0..n: a tail may start there. `closed_at` is what `find_closed_places` says."""
     facts = history.facts
     out = [False] * (len(facts) + 1)
     for i in range(history.editable_from, len(facts) + 1):
@@ -62,8 +62,8 @@ class Output:
     """Index behind the results that answer it, with whatever stands among them."""
 
 
-def outputs(history: History, start: int, closed_at: Sequence[bool]) -> list[Output]:
-    """The model outputs at or after `start`, in order; `closed_at` says what `closed` does."""
+def find_outputs(history: History, start: int, closed_at: Sequence[bool]) -> list[Output]:
+    """The model outputs at or after `start`, in order; `closed_at` is what `find_closed_places` says."""
     facts, i = history.facts, start
     exchanges: list[Output] = []
     while i < len(facts):

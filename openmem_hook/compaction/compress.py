@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction import wording
 from openmem_hook.compaction.draft import Draft
-from openmem_hook.compaction.edits import EditReason, Edits, Swap
+from openmem_hook.compaction.edits import EditReason, Swap
 from openmem_hook.compaction.results import shorten
 from openmem_hook.model import History
 
@@ -27,17 +26,17 @@ def compress(draft: Draft) -> Draft:
     swaps: list[Swap] = []
     newest_swap = {swap.call_id: swap for swap in inputs.state.edits.swaps.values()}
     cap = max(int(limit * SHORT_SHARE), SHORTEST)
-    undecided_from = _last_output(draft) if limit > 0 else len(history)
+    undecided_from = draft.undecided_from() if limit > 0 else len(history)
     for i in range(max(draft.edits.tail_start(history), history.editable_from), len(history)):
         # What was sent, stored or not, stays as it was sent.
-        if history.keys[i] in inputs.state.row_tokens or history.keys[i] in inputs.sent_unstored:
+        if draft.was_sent(i):
             continue
         renamed_swaps = _renamed_swaps(draft, i, newest_swap, cap)
         swaps += renamed_swaps
         if i >= undecided_from:
             call_ids = {swap.call_id for swap in renamed_swaps}
-            swaps += [swap for swap in swaps_of(draft, i, limit, cap, "size") if swap.call_id not in call_ids]
-    return with_swaps(draft, swaps)
+            swaps += [swap for swap in make_swaps(draft, i, limit, cap, "size") if swap.call_id not in call_ids]
+    return draft.with_row_edits(swaps)
 
 
 def _renamed_swaps(draft: Draft, index: int, newest_swap: Mapping[str, Swap], cap: int) -> list[Swap]:
@@ -56,23 +55,7 @@ def _renamed_swaps(draft: Draft, index: int, newest_swap: Mapping[str, Swap], ca
     ]
 
 
-def _last_output(draft: Draft) -> int:
-    """In a line that is known: index of the newest model output before the end. What stands before it was sent, else
-    nothing had answered it; without a row it went past the store, raw."""
-    facts, keys, lead = draft.history.facts, draft.history.keys, draft.history.lead
-    if not any(key in draft.inputs.state.row_tokens for key in keys[lead:]):
-        return 0
-    at = len(facts)
-    while at > lead and facts[at - 1].role == "assistant":  # what the client began in the model's stead
-        at -= 1
-    while at > lead and facts[at - 1].role != "assistant":
-        at -= 1
-    while at > lead and facts[at - 1].role == "assistant":
-        at -= 1
-    return at
-
-
-def swaps_of(draft: Draft, index: int, over: int, cap: int, reason: EditReason) -> list[Swap]:
+def make_swaps(draft: Draft, index: int, over: int, cap: int, reason: EditReason) -> list[Swap]:
     """Short forms of a message's results above so many characters."""
     fact, key = draft.history.facts[index], draft.history.keys[index]
     slots = [slot for slot in fact.results if slot.chars > over]
@@ -97,10 +80,3 @@ def _is_answer_of_ours(history: History, index: int, call_id: str) -> bool:
         if call_id in fact.calls:
             return wording.is_own_tool(fact.tool_names[fact.calls.index(call_id)])
     return False
-
-
-def with_swaps(draft: Draft, swaps: Sequence[Swap]) -> Draft:
-    if not swaps:
-        return draft
-    active = {**draft.edits.swaps, **{(swap.key, swap.call_id): swap for swap in swaps}}
-    return replace(draft, edits=replace(draft.edits, swaps=active), new_edits=draft.new_edits.merge(Edits.of(swaps)))

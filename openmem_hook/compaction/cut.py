@@ -9,10 +9,10 @@ from openmem_hook import tokens
 from openmem_hook.compaction import estimate, trim
 from openmem_hook.compaction.active import ActiveCut
 from openmem_hook.compaction.draft import Break, Draft, NoUsefulCut
-from openmem_hook.compaction.edits import BreakReason, Cut, Edits, Swap
+from openmem_hook.compaction.edits import BreakReason, Cut, Edits
 from openmem_hook.compaction.freeze import freeze
-from openmem_hook.compaction.load import Load, exceeded_dimensions, load_of
 from openmem_hook.compaction.outgoing import with_spliced_facts
+from openmem_hook.compaction.weigh import Load, find_exceeded, measure_load
 
 POINTER_BYTES = 4_000
 """About what a pointer adds to a body: `wording.POINTER_CHARS` and what JSON puts around them."""
@@ -24,7 +24,7 @@ def cut(draft: Draft) -> Draft:
     """A new cut where a limit or the person asks for one and the gain is worth a break."""
     if not draft.inputs.request.may_edit:
         return draft
-    load = load_of(draft)
+    load = measure_load(draft)
     reason = _break_reason(draft, load)
     if reason is None:
         return draft
@@ -44,20 +44,20 @@ def cut(draft: Draft) -> Draft:
     # Short forms of results that leave with the cut were never sent, and are no edits.
     head_keys = {draft.history.keys[i] for i in choice.head_indices}
     removed_keys = set(draft.history.keys[: choice.anchor + 1]) - head_keys
-    others = (edit for edit in draft.new_edits if not (isinstance(edit, Swap) and edit.key in removed_keys))
+    others = (edit for edit in draft.new_edits if edit.replaced_row not in removed_keys)
     pointer = _pointer_tokens(draft, choice, new_cut)
     return replace(
         draft,
         edits=draft.edits.with_trim(ActiveCut(new_cut, draft.history.lead, choice.anchor)),
         new_edits=Edits.of([*others, new_cut]),
         tokens=max(draft.tokens_before - gain - trim.POINTER_TOKENS + pointer, 0.0),
-        verdict=Break(reason, new_cut, choice.head_indices),
+        verdict=Break(reason, new_cut, _shown_in_head(draft, choice)),
     )
 
 
 def _break_reason(draft: Draft, load: Load) -> BreakReason | None:
     """Why a break is due. A retry breaks only at a hard limit or where a person asks."""
-    if exceeded_dimensions(load, draft.limits):
+    if find_exceeded(load, draft.limits):
         return "hard"
     if _is_forced(draft):
         return "forced"
@@ -86,7 +86,7 @@ def _is_forced(draft: Draft) -> bool:
 def _weights(draft: Draft) -> trim.Weights:
     facts = draft.outgoing.facts
     return trim.Weights(
-        estimate.per_message(draft.history, draft.outgoing, draft.costs),
+        estimate.estimate_each(draft.history, draft.outgoing, draft.costs),
         [fact.bytes + 1 if fact else 0 for fact in facts],
         [fact.media if fact else 0 for fact in facts],
     )
@@ -107,7 +107,7 @@ def _target(draft: Draft, reason: BreakReason, load: Load) -> trim.Target:
 
 def _gain(draft: Draft, choice: trim.Choice, costs: Sequence[float]) -> float:
     """Tokens that the request loses by a cut, against the edits that stand."""
-    head = estimate.of_head(draft.history, draft.edits, draft.costs)
+    head = estimate.estimate_head(draft.history, draft.edits, draft.costs)
     now = head + sum(costs[draft.edits.tail_start(draft.history) :])
     then = trim.POINTER_TOKENS + sum(costs[i] for i in choice.head_indices) + sum(costs[choice.anchor + 1 :])
     return now - then
@@ -120,7 +120,7 @@ def _is_worth_a_break(draft: Draft, choice: trim.Choice, reason: BreakReason, ga
         return False
     if reason == "hard":
         then = _load_after(draft, choice, gain)
-        return any(then[i] < load[i] for i in exceeded_dimensions(load, draft.limits))
+        return any(then[i] < load[i] for i in find_exceeded(load, draft.limits))
     is_repeated = reason == "limit" and draft.edits.trim is not None
     return gain > 0 and gain >= (trim.REPEATED_GAIN * draft.limits.trim_at if is_repeated else 0.0)
 
@@ -131,6 +131,14 @@ def _load_after(draft: Draft, choice: trim.Choice, gain: float) -> Load:
     after = [fact for fact in (*facts[: draft.history.lead], *head, *facts[choice.anchor + 1 :]) if fact]
     size = draft.history.overhead_bytes + POINTER_BYTES + sum(fact.bytes + 1 for fact in after)
     return Load(draft.tokens_before - gain, size, sum(fact.media for fact in after))
+
+
+def _shown_in_head(draft: Draft, choice: trim.Choice) -> tuple[int, ...]:
+    """The messages that the head shows as they are: of those in an inner cut only what that shows."""
+    hidden_indices = set[int]()
+    for active in draft.edits.inner_cuts:
+        hidden_indices |= {*range(active.start, active.anchor + 1)} - active.shown_indices(draft.history)
+    return tuple(i for i in choice.head_indices if i not in hidden_indices)
 
 
 def _pointer_tokens(draft: Draft, choice: trim.Choice, new_cut: Cut) -> float:

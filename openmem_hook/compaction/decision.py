@@ -1,11 +1,4 @@
-"""What becomes of a request: one of a few classes, each with the body that goes out.
-
-Passthrough   the plugin is off and nothing is known of the history: nobody looks at it
-Opening     the first request of a conversation whose client names none: it has no session yet
-Auxiliary   a title, a probe, a client's own compaction: part of no thread
-Replay    a thread's request with the edits that memory knows: the store is out of reach
-ThreadDecision     a thread's request, with all that is to be written before it is sent
-"""
+"""What becomes of a request: one of a few classes, each with the body that goes out."""
 
 from __future__ import annotations
 
@@ -17,8 +10,8 @@ from openmem_hook.compaction import pipeline, wording
 from openmem_hook.compaction.draft import Draft, Inputs
 from openmem_hook.compaction.outgoing import is_edited
 from openmem_hook.compaction.pipeline import begin, finish
-from openmem_hook.compaction.record import write_of
-from openmem_hook.compaction.threads import derived_id, is_auxiliary
+from openmem_hook.compaction.record import plan_write
+from openmem_hook.compaction.threads import derive_id, is_auxiliary
 from openmem_hook.compaction.write import Write
 from openmem_hook.model import Pause, no_pause
 
@@ -27,12 +20,16 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Passthrough:
+    """The plugin is off and nothing is known of the history: it goes out as it came, and nobody remembers it."""
+
     body: Body
     is_trimmed: Literal[False] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
+    """The first request of a conversation whose client names none: it has no session yet."""
+
     body: Body
     """With the note, if its thread will have one."""
     is_trimmed: Literal[False] = False
@@ -40,6 +37,8 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Auxiliary:
+    """A title, a probe, a client's own compaction: part of no thread."""
+
     body: Body
     """The client's own, but for edits without which it would not fit."""
     is_trimmed: bool = False
@@ -47,6 +46,8 @@ class Auxiliary:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
+    """A thread's request with the edits that memory knows, while the store is out of reach."""
+
     body: Body
     draft: Draft
 
@@ -57,6 +58,8 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class ThreadDecision:
+    """A thread's request, with all that has to be written before it is sent."""
+
     body: Body
     draft: Draft
     write: Write
@@ -70,14 +73,15 @@ Decision = Passthrough | Opening | Auxiliary | Replay | ThreadDecision
 
 
 def decide(inputs: Inputs, pause: Pause = no_pause) -> Passthrough | Opening | Auxiliary | ThreadDecision:
-    """`pause` is called between two pieces of long work."""
+    """What becomes of a request, from all that is known. Nothing is done here. `pause` is called between two pieces of
+    long work."""
     outside = _outside_a_thread(inputs)
     if outside is not None:
         return outside
     draft = pipeline.run(inputs, pause)
     # What is written is made after the body: a body that can't be built must leave nothing behind.
     body = finish(draft)
-    return ThreadDecision(body, draft, write_of(draft, pause))
+    return ThreadDecision(body, draft, plan_write(draft, pause))
 
 
 def replay(inputs: Inputs) -> Passthrough | Opening | Auxiliary | Replay:
@@ -94,7 +98,7 @@ def replay(inputs: Inputs) -> Passthrough | Opening | Auxiliary | Replay:
 
 def _outside_a_thread(inputs: Inputs) -> Passthrough | Opening | Auxiliary | None:
     request, history = inputs.request, inputs.history
-    if request.session_id is None and derived_id(history) is None:
+    if request.session_id is None and derive_id(history) is None:
         return Opening(_with_note(inputs))
     if not inputs.is_known:
         return Passthrough(request.body)

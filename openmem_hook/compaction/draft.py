@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass, field
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field, replace
 
 from openmem_hook.compaction.active import ActiveEdits
-from openmem_hook.compaction.edits import NO_EDITS, BreakReason, Cut, Edits
+from openmem_hook.compaction.edits import NO_EDITS, BreakReason, Cut, Edits, RowEdit
 from openmem_hook.compaction.estimate import TokenCosts
 from openmem_hook.compaction.outgoing import Outgoing
 from openmem_hook.compaction.request import Request
@@ -25,7 +25,7 @@ class Inputs:
     history: History
     session: str
     """The session's name, as a pointer shows it; "" where nothing is stored for it."""
-    thread_label: str
+    subagent_label: str
     """A hash of the client's own name of a sub-agent, "" for the main agent."""
     state: SessionState
     calibration: Calibration
@@ -36,7 +36,7 @@ class Inputs:
     """Keys of messages that were sent while no store could take them: raw for good, though no row says so."""
     is_known: bool = True
     """False where the plugin is off and nobody here has seen any of the history."""
-    began_untouched: bool = False
+    began_outside_thread: bool = False
     """Whether the conversation began with a request that was part of no thread, and so has no note."""
     now: float = 0.0
     """Seconds since 1970, for what is written."""
@@ -58,7 +58,7 @@ class NoUsefulCut:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Bytes that were sent before change: a new cut."""
+    """A break with a new cut: bytes that were sent before change."""
 
     reason: BreakReason
     cut: Cut
@@ -71,7 +71,7 @@ Verdict = NotDue | NoUsefulCut | Break
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Every step returns a new one."""
+    """What is decided so far about one request. A step takes one and returns the next."""
 
     inputs: Inputs
     history: History
@@ -83,12 +83,15 @@ class Draft:
     """As it will be after this request."""
     costs: TokenCosts
     new_edits: Edits = NO_EDITS
+    """Those that this decision makes: they stand, and are to be written."""
     outgoing: Outgoing = field(default_factory=lambda: Outgoing((), ()))
+    """Facts about what goes out; empty before the step `weigh`."""
     tokens_before: float = 0.0
     """Estimated prompt tokens without a new cut."""
     tokens: float = 0.0
     """Estimated prompt tokens of what goes out."""
     verdict: Verdict = field(default_factory=NotDue)
+    """What the step `cut` said."""
 
     @property
     def adapter(self) -> Adapter:
@@ -97,3 +100,34 @@ class Draft:
     @property
     def limits(self) -> Limits:
         return self.inputs.request.limits
+
+    def was_sent(self, index: int) -> bool:
+        """Whether this message is known to have been sent: it stays as it was sent, stored or not."""
+        key = self.history.keys[index]
+        return key in self.inputs.state.row_tokens or key in self.inputs.sent_unstored
+
+    def undecided_from(self) -> int:
+        """Index from which on a message that is not known to have been sent is sent for the first time.
+
+        In a line that is known it is the newest model output before the end: what stands before that was sent, else
+        nothing had answered it, and without a row it went past the store, raw.
+        """
+        facts, keys, lead = self.history.facts, self.history.keys, self.history.lead
+        if not any(key in self.inputs.state.row_tokens for key in keys[lead:]):
+            return 0
+        at = len(facts)
+        while at > lead and facts[at - 1].role == "assistant":  # what the client began in the model's stead
+            at -= 1
+        while at > lead and facts[at - 1].role != "assistant":
+            at -= 1
+        while at > lead and facts[at - 1].role == "assistant":
+            at -= 1
+        return at
+
+    def with_row_edits(self, edits: Sequence[RowEdit]) -> Draft:
+        """With new edits of single messages: they stand, and are to be written."""
+        if not edits:
+            return self
+        active = {**self.edits.row_edits, **{edit.edit_key: edit for edit in edits}}
+        new_edits = self.new_edits.merge(Edits.of(edits))
+        return replace(self, edits=replace(self.edits, row_edits=active), new_edits=new_edits)

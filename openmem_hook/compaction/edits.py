@@ -5,6 +5,9 @@ class here that says everything about itself: its payload and detail as a row, i
 catalog finds it by. `KINDS` lists them; the store, the merging of ledgers and the carrying over from a lost database
 know no kind by name. `Edits` is the ledger as one value, `active` says which of it stands in a history, and `apply`
 builds what goes out.
+
+What is decided today: cuts from the lead and swaps. Inner cuts, splices and prepared edits are stored, merged, placed
+and applied like these, and no step makes one yet.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
-from openmem_hook.model import Format
+from openmem_hook.model import Editor, Facts, Format, Raw
 from openmem_hook.tokens import Sizes
 
 EditKind = Literal["cut", "swap", "splice"]
@@ -29,8 +32,9 @@ BreakReason = Literal["limit", "hard", "forced"]
 """Why bytes that were sent before may change: the soft limit, a hard one, a person."""
 
 EditReason = Literal["limit", "hard", "forced", "size", "renamed", "hidden"]
-"""A break's, or why an edit was made without one: a result over its size when it was first sent, the same result
-under another name, an exchange that the client does not see."""
+"""A break's (`limit`, `hard`, `forced`), which may also shorten results that stay; else why an edit was made without a
+break: a result over its size when it was first sent, the same result under another name, an exchange that the client
+does not see."""
 
 
 class EditKey(NamedTuple):
@@ -69,7 +73,8 @@ class Edit(ABC):
     """16 hex characters."""
     reason: EditReason
     generation: int = 0
-    """Which of its session's cuts it is, or came with; 0 before the first."""
+    """A cut's number among its session's, from 1. For any other edit the number of the newest cut when it was stored, 0
+    before the first."""
     state: EditState = "active"
 
     @property
@@ -185,31 +190,56 @@ class Cut(Edit):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swap(Edit):
-    """Frozen text in place of one tool result. Its `id` is what a model asks for to get the whole."""
-
-    kind = "swap"
+class RowEdit(Edit):
+    """An edit of one message, which its row key names. It stands wherever that message does."""
 
     key: bytes
-    """Row key of the result's message."""
-    call_id: str
-    text: str
+    """Row key of the message."""
+
+    @property
+    def part(self) -> str:
+        """What tells it from others of its kind at the same message."""
+        return ""
 
     @property
     def edit_key(self) -> EditKey:
-        return EditKey("swap", self.key, self.call_id)
+        return EditKey(self.kind, self.key, self.part)
 
     @property
     def fingerprints(self) -> tuple[bytes, ...]:
         return (self.key,)
 
     @property
+    def replaced_row(self) -> bytes:
+        return self.key
+
+    @abstractmethod
+    def edit_message(self, adapter: Editor, raw: Raw, fact: Facts) -> list[Raw]:
+        """What goes out in the message's place. `fact` is about the client's own message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap(RowEdit):
+    """Frozen text in place of one tool result. Its `id` is what a model asks for to get the whole."""
+
+    kind = "swap"
+
+    call_id: str
+    text: str
+
+    @property
+    def part(self) -> str:
+        return self.call_id
+
+    @property
     def results(self) -> tuple[str, ...]:
         return (self.id,)
 
-    @property
-    def replaced_row(self) -> bytes:
-        return self.key
+    def edit_message(self, adapter: Editor, raw: Raw, fact: Facts) -> list[Raw]:
+        slots = (slot for slot in fact.results if slot.call_id == self.call_id)
+        for slot in slots:
+            raw = adapter.shorten_result(raw, slot.at, self.text)
+        return [raw]
 
     def payload(self) -> bytes:
         return self.text.encode("utf-8", "surrogatepass")
@@ -266,7 +296,8 @@ class Splice(Edit):
         )
 
 
-KINDS: Mapping[str, type[Edit]] = {kind.kind: kind for kind in (Cut, Swap, Splice)}
+# Written out, so that mypy names the method that a class of the table lacks.
+KINDS: Mapping[EditKind, type[Edit]] = {"cut": Cut, "swap": Swap, "splice": Splice}
 
 
 def _common(row: EditRow) -> dict[str, Any]:
@@ -283,12 +314,12 @@ def _bytes(value: str | None) -> bytes | None:
 
 def edit_from(row: EditRow) -> Edit | None:
     """The edit in a row; None for a kind of a later version, which is left alone."""
-    kind = KINDS.get(row.kind)
+    kind = KINDS.get(cast(EditKind, row.kind))
     return None if kind is None else kind.from_row(row)
 
 
-SwapMap = Mapping[tuple[bytes, str], Swap]
-"""Swaps by the row key of their message and their call id."""
+RowEdits = Mapping[EditKey, RowEdit]
+"""Edits of single messages."""
 
 
 @dataclass(frozen=True)
@@ -346,7 +377,12 @@ class Edits:
         return tuple(e for e in self._active if isinstance(e, Cut) and e.start is not None)
 
     @cached_property
-    def swaps(self) -> SwapMap:
+    def row_edits(self) -> RowEdits:
+        """Active edits of single messages that their row keys name."""
+        return {e.edit_key: e for e in self._active if isinstance(e, RowEdit)}
+
+    @cached_property
+    def swaps(self) -> Mapping[tuple[bytes, str], Swap]:
         """Active swaps, by their messages and call ids."""
         return {(e.key, e.call_id): e for e in self._active if isinstance(e, Swap)}
 

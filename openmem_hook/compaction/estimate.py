@@ -74,12 +74,12 @@ class TokenCosts:
         return tokens.estimate(self.calibration, fact.sizes.thinking_part()) if fact and fact.has_thinking else 0.0
 
 
-def per_message(
+def estimate_each(
     history: History, outgoing: Outgoing, costs: TokenCosts, start: int = 0, end: int | None = None
 ) -> list[float]:
     """Tokens of each message from `start` to `end` as it would go out. With `drops_thinking`, turns before the
     last count without; what a compaction stands for costs nothing."""
-    last_turn = last_typed(history) if costs.drops_thinking else 0
+    last_turn = find_last_typed(history) if costs.drops_thinking else 0
     free = range(history.lead, history.compaction_at)
     facts = outgoing.facts[start:end]
     each = costs.of_each(outgoing.keys[start:end], facts)
@@ -89,19 +89,19 @@ def per_message(
     ]
 
 
-def last_typed(history: History, end: int | None = None) -> int:
+def find_last_typed(history: History, end: int | None = None) -> int:
     """Index of the last typed message before `end`, 0 without one."""
     stop = len(history) if end is None else end
     return next((i for i in range(stop - 1, -1, -1) if history.facts[i].kind == "typed"), 0)
 
 
-def first_paid(history: History, edits: ActiveEdits) -> int:
+def find_first_paid(history: History, edits: ActiveEdits) -> int:
     """Index of the first message after the trim's head, or after a compaction, that a report can have paid for."""
     start = edits.tail_start(history)
     return max(start, history.compaction_at + 1) if history.compaction_at else start
 
 
-def of_head(history: History, edits: ActiveEdits, costs: TokenCosts) -> float:
+def estimate_head(history: History, edits: ActiveEdits, costs: TokenCosts) -> float:
     """Tokens of what the trim sends in place of the history up to its anchor."""
     trim = edits.trim
     if trim is None or trim.anchor < history.compaction_at:
@@ -109,24 +109,24 @@ def of_head(history: History, edits: ActiveEdits, costs: TokenCosts) -> float:
     return tokens.estimate(costs.calibration, trim.cut.head_sizes)
 
 
-def of_whole(history: History, outgoing: Outgoing, edits: ActiveEdits, costs: TokenCosts) -> float:
+def estimate_whole(history: History, outgoing: Outgoing, edits: ActiveEdits, costs: TokenCosts) -> float:
     """The whole request priced message by message, without `offset`."""
-    lead = sum(per_message(history, outgoing, costs, 0, history.lead))
-    tail = sum(per_message(history, outgoing, costs, edits.tail_start(history)))
-    return costs.of_overhead(history) + lead + of_head(history, edits, costs) + tail
+    lead = sum(estimate_each(history, outgoing, costs, 0, history.lead))
+    tail = sum(estimate_each(history, outgoing, costs, edits.tail_start(history)))
+    return costs.of_overhead(history) + lead + estimate_head(history, edits, costs) + tail
 
 
-def prompt_tokens(history: History, outgoing: Outgoing, edits: ActiveEdits, costs: TokenCosts) -> float:
+def estimate_prompt(history: History, outgoing: Outgoing, edits: ActiveEdits, costs: TokenCosts) -> float:
     """Prompt tokens of the request as it would go out."""
-    start, cut_id = first_paid(history, edits), edits.cut_id
+    start, cut_id = find_first_paid(history, edits), edits.cut_id
     # The newest report of a request that is a prefix of this one, under the same cuts, and what was added since.
     for i in range(len(history) - 1, max(start - 2, -1), -1):
         report = costs.reports.get((history.keys[i], cut_id))
         if report is not None and report.family_rate != costs.family_rate:
-            return max(of_whole(history, outgoing, edits, replace(costs, row_tokens={})), 0.0)
+            return max(estimate_whole(history, outgoing, edits, replace(costs, row_tokens={})), 0.0)
         if report is not None:
             return max(report.tokens + _growth(history, outgoing, i, costs) - report.overhead, 0.0)
-    return max(of_whole(history, outgoing, edits, costs) + costs.offset, 0.0)
+    return max(estimate_whole(history, outgoing, edits, costs) + costs.offset, 0.0)
 
 
 def _growth(history: History, outgoing: Outgoing, report_at: int, costs: TokenCosts) -> float:
@@ -135,6 +135,6 @@ def _growth(history: History, outgoing: Outgoing, report_at: int, costs: TokenCo
     growth = sum(costs.of_each(outgoing.keys[after:], outgoing.facts[after:]))
     dropped_thinking = 0.0
     if costs.drops_thinking:
-        then, now = last_typed(history, after), last_typed(history)
+        then, now = find_last_typed(history, after), find_last_typed(history)
         dropped_thinking = sum(costs.of_thinking(fact) for fact in outgoing.facts[then:now])
     return costs.of_steady_overhead(history) + growth - dropped_thinking

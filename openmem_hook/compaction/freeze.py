@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction import wording
-from openmem_hook.compaction.active import ActiveEdits, digest_before, recent_outputs
+from openmem_hook.compaction.active import ActiveEdits, find_digest_before, find_recent_outputs
 from openmem_hook.compaction.edits import BreakReason, Cut
 from openmem_hook.compaction.outgoing import outgoing_messages
 from openmem_hook.compaction.trim import Choice
@@ -32,21 +32,31 @@ def freeze(
     cache: HistoryCache,
 ) -> Cut:
     """The cut for a choice. Nothing in it depends on anything but its arguments. `cache` is read and added to."""
-    text = wording.pointer(session, removal(adapter, history, choice, cache))
+    text = wording.pointer(session, describe_removal(adapter, history, choice, cache))
     head: list[Raw] = []
     shown_digests: list[bytes] = []
+    inner_cuts = {i: active for active in edits.inner_cuts for i in range(active.start, active.anchor + 1)}
+    last_inner, has_pointer = None, False
     for i in choice.head_indices:
+        # What an inner cut replaced stays so, as a whole, at the first of its messages that stays.
+        inner = inner_cuts.get(i)
+        if inner is not None:
+            if inner is not last_inner:
+                head += fingerprint.load(inner.cut.head)
+                shown_digests += inner.cut.shown_digests
+            last_inner = inner
+            continue
         # Finished turns go without thinking. A call keeps it, since a provider may want to see it there again, and so
         # does the running turn.
         keep_thinking = i > choice.turn or history.facts[i].kind in ("call", "result")
-        for raw in outgoing_messages(adapter, history, range(i, i + 1), edits):
-            message = adapter.freeze_message(raw, keep_thinking)
-            if message is None:
-                continue
-            head.append(adapter.with_pointer(message, text) if i == choice.carrier else message)
-            if history.facts[i].identifies:
-                shown_digests.append(history.facts[i].digest)
-    if choice.carrier is None:
+        raws = outgoing_messages(adapter, history, range(i, i + 1), edits)
+        messages = [message for raw in raws if (message := adapter.freeze_message(raw, keep_thinking)) is not None]
+        if messages and i == choice.carrier:
+            messages[0], has_pointer = adapter.with_pointer(messages[0], text), True
+        head += messages
+        if messages and history.facts[i].identifies:
+            shown_digests.append(history.facts[i].digest)
+    if not has_pointer:
         head.append(adapter.with_pointer({"role": "user", "content": ""}, text))
     payload = fingerprint.dump(head)
     anchor = choice.anchor
@@ -55,8 +65,8 @@ def freeze(
         anchor=history.keys[anchor],
         anchor_digest=history.facts[anchor].digest,
         anchor_unique=bool(history.facts[anchor].answers or history.facts[anchor].calls),
-        before=digest_before(history, anchor),
-        recent_outputs=recent_outputs(history, anchor),
+        before=find_digest_before(history, anchor),
+        recent_outputs=find_recent_outputs(history, anchor),
         head=payload,
         head_sizes=sum((facts_of_message(adapter, raw, 0).sizes for raw in head), ZERO),
         shown_digests=tuple(shown_digests),
@@ -67,7 +77,7 @@ def freeze(
     )
 
 
-def removal(adapter: Adapter, history: History, choice: Choice, cache: HistoryCache) -> wording.Removal:
+def describe_removal(adapter: Adapter, history: History, choice: Choice, cache: HistoryCache) -> wording.Removal:
     """The pointer's map: made by rule from what left, the latest mention of a file last."""
     requests: list[str] = []
     read: dict[str, None] = {}

@@ -78,5 +78,5 @@ def _dropped_thinking(sample: Sample, base: int) -> Sizes:
     """Thinking of finished turns that the provider stopped counting since the report at `base`."""
     if not sample.costs.drops_thinking:
         return tokens.ZERO
-    then, now = estimate.last_typed(sample.history, base + 1), estimate.last_typed(sample.history)
+    then, now = estimate.find_last_typed(sample.history, base + 1), estimate.find_last_typed(sample.history)
     return sum((_sizes(sample, i).thinking_part() for i in range(then, now)), tokens.ZERO)

@@ -11,34 +11,27 @@ from dataclasses import dataclass, replace
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction.active import ActiveEdits
-from openmem_hook.compaction.edits import Splice, SwapMap
+from openmem_hook.compaction.edits import Splice
 from openmem_hook.facts import cached_facts
 from openmem_hook.model import Adapter, Facts, History, HistoryCache, Raw
 from openmem_hook.tokens import ZERO
 
 
 def outgoing_messages(adapter: Adapter, history: History, places: range, edits: ActiveEdits) -> list[Raw]:
-    """What these messages go out as, range cuts aside: the client's own objects, but for those in which a result was
-    swapped and those that were spliced."""
-    swapped_rows = edits.swapped_rows
-    out: list[Raw] = []
-    for i in places:
-        if i in edits.splices:
-            out += fingerprint.load(edits.splices[i].messages)
-        elif history.keys[i] in swapped_rows:
-            out.append(_swap_results(adapter, history, i, edits.swaps))
-        else:
-            out.append(history.messages[i])
-    return out
+    """What these messages go out as, range cuts aside: the client's own objects, but for those that were edited."""
+    return [raw for i in places for raw in _outgoing_message(adapter, history, i, edits)]
 
 
-def _swap_results(adapter: Adapter, history: History, index: int, swaps: SwapMap) -> Raw:
-    raw = history.messages[index]
-    for slot in history.facts[index].results:
-        swap = swaps.get((history.keys[index], slot.call_id))
-        if swap is not None:
-            raw = adapter.shorten_result(raw, slot.at, swap.text)
-    return raw
+def _outgoing_message(adapter: Adapter, history: History, index: int, edits: ActiveEdits) -> list[Raw]:
+    """What one message goes out as: what the provider saw of it, or the client's own with its edits applied."""
+    splice = edits.splices.get(index)
+    if splice is not None:
+        messages: list[Raw] = fingerprint.load(splice.messages)
+        return messages
+    messages = [history.messages[index]]
+    for edit in edits.edited_rows.get(history.keys[index], ()):
+        messages = [message for raw in messages for message in edit.edit_message(adapter, raw, history.facts[index])]
+    return messages
 
 
 def apply(adapter: Adapter, history: History, edits: ActiveEdits) -> list[Raw]:
@@ -54,7 +47,7 @@ def apply(adapter: Adapter, history: History, edits: ActiveEdits) -> list[Raw]:
 
 def is_edited(history: History, edits: ActiveEdits) -> bool:
     """Whether anything else goes out than the client sent."""
-    return bool(edits.cuts or edits.splices) or not edits.swapped_rows.isdisjoint(history.keys)
+    return bool(edits.cuts or edits.splices) or not edits.edited_rows.keys().isdisjoint(history.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +63,14 @@ class Outgoing:
 
 def outgoing_facts(adapter: Adapter, history: History, edits: ActiveEdits, cache: HistoryCache) -> Outgoing:
     """`cache` is read and added to."""
-    start = edits.tail_start(history)
     facts: list[Facts | None] = list(history.facts)
     keys: Sequence[bytes | None] = history.keys
-    # Swapped: the same row with a shorter text. Its measured tokens were forgotten when the swap was made.
-    swapped_rows = edits.swapped_rows
-    for i in range(start, len(history)):
-        if history.keys[i] in swapped_rows:
-            facts[i] = cached_facts(adapter, _swap_results(adapter, history, i, edits.swaps), cache)
-    # Spliced: still the row that a report pays for, with all that the provider really saw.
-    for i, splice in edits.splices.items():
-        if i >= start:
-            facts[i] = spliced_facts(adapter, history.facts[i], splice, cache)
+    # An edited message is still the row that a report pays for. What was measured of it was forgotten with the edit;
+    # a spliced one was never sent otherwise.
+    for i in range(edits.tail_start(history), len(history)):
+        if i in edits.splices or history.keys[i] in edits.edited_rows:
+            messages = _outgoing_message(adapter, history, i, edits)
+            facts[i] = _together(history.facts[i], [cached_facts(adapter, raw, cache) for raw in messages])
     # An inner cut: its head stands at the place of its anchor, which no row's tokens are for.
     if edits.inner_cuts:
         keys = list(history.keys)
@@ -94,20 +83,17 @@ def outgoing_facts(adapter: Adapter, history: History, edits: ActiveEdits, cache
     return Outgoing(tuple(facts), keys)
 
 
-def spliced_facts(adapter: Adapter, fact: Facts, splice: Splice, cache: HistoryCache) -> Facts:
-    """Facts about the messages of a splice as if they were one, with the client's own calls and identity."""
-    return _together(fact, [cached_facts(adapter, raw, cache) for raw in fingerprint.load(splice.messages)])
-
-
-def _together(fact: Facts, parts: Sequence[Facts]) -> Facts:
-    """The fact with the size of several messages in its place."""
+def _together(fact: Facts, parts: Sequence[Facts]) -> Facts | None:
+    """The fact with the size of several messages in its place; None for no message."""
+    if not parts:
+        return None
     return replace(
         fact,
         sizes=sum((part.sizes for part in parts), ZERO),
-        bytes=sum(part.bytes for part in parts) + max(len(parts) - 1, 0),
+        bytes=sum(part.bytes for part in parts) + len(parts) - 1,
         media=sum(part.media for part in parts),
         has_thinking=any(part.has_thinking for part in parts),
-        starts_with_thinking=bool(parts) and parts[0].starts_with_thinking,
+        starts_with_thinking=parts[0].starts_with_thinking,
         is_signed=any(part.is_signed for part in parts),
     )
 
@@ -120,5 +106,6 @@ def with_spliced_facts(
         return history
     facts = list(history.facts)
     for i, splice in splices.items():
-        facts[i] = spliced_facts(adapter, facts[i], splice, cache)
+        messages = [cached_facts(adapter, raw, cache) for raw in fingerprint.load(splice.messages)]
+        facts[i] = _together(facts[i], messages) or facts[i]
     return replace(history, facts=facts)

@@ -17,11 +17,11 @@ from openmem_hook.compaction.compress import compress
 from openmem_hook.compaction.cut import cut
 from openmem_hook.compaction.draft import Draft, Inputs
 from openmem_hook.compaction.estimate import TokenCosts
-from openmem_hook.compaction.load import weigh
 from openmem_hook.compaction.outgoing import apply
 from openmem_hook.compaction.request import Request
 from openmem_hook.compaction.squeeze import squeeze
 from openmem_hook.compaction.threads import Placement, Thread, begin_thread, extend_thread, place
+from openmem_hook.compaction.weigh import weigh
 from openmem_hook.model import History, Pause, no_pause
 
 RESULT_SIZES = tokens.Sizes(words=780, marks=220)
@@ -45,7 +45,7 @@ def begin(inputs: Inputs) -> Draft:
     """The edits that stand, and the thread with the rules that hold in it."""
     state = inputs.state
     history, edits = find_active_edits(inputs.history, state.edits, state.followers, state.row_keys)
-    placement = place(history, inputs.thread_label, state.threads.values(), state.owners)
+    placement = place(history, inputs.subagent_label, state.threads.values(), state.owners)
     thread = _thread(inputs, history, placement)
     return Draft(inputs, history, edits, placement, thread, _costs(inputs, thread.offset))
 
@@ -62,9 +62,9 @@ def _thread(inputs: Inputs, history: History, placement: Placement) -> Thread:
     rules = parent or state.origin_of(history.keys)
     # Without one the settings of its first contact hold for good. A talk without tools that began with a request which
     # went out as it came goes on without the note.
-    began_without = not history.has_tools and inputs.began_untouched
+    began_without = not history.has_tools and inputs.began_outside_thread
     note = wording.VERSION if has_note(request) and not began_without else 0
-    return begin_thread(history, inputs.thread_label, rules, note, _result_chars(inputs))
+    return begin_thread(history, inputs.subagent_label, rules, note, _result_chars(inputs))
 
 
 def has_note(request: Request) -> bool:
@@ -90,7 +90,7 @@ def finish(draft: Draft, *, with_note: bool = True) -> dict[str, Any]:
     """The outgoing body: edits applied, a lost breakpoint set again, the thread's note added."""
     adapter, history, body = draft.adapter, draft.history, draft.inputs.request.body
     messages = apply(adapter, history, draft.edits)
-    if draft.edits.cuts or draft.edits.splices:
+    if draft.edits.cuts or draft.edits.splices or len(messages) < len(history):
         messages = adapter.with_marker(history.messages, messages)
     note = wording.NOTES.get(draft.thread.note)
     if with_note and note is not None:

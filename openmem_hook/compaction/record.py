@@ -9,34 +9,34 @@ from typing import Any
 from openmem_hook import fingerprint, tokens
 from openmem_hook.compaction.draft import Break, Draft, NoUsefulCut
 from openmem_hook.compaction.edits import Cut, Edits, Swap
-from openmem_hook.compaction.threads import replaced_threads
+from openmem_hook.compaction.threads import find_replaced_threads
 from openmem_hook.compaction.write import Event, NewRow, Savings, Write
 from openmem_hook.model import History, Pause, no_pause
 from openmem_hook.text import searchable, searchable_text
 
 
-def write_of(draft: Draft, pause: Pause = no_pause) -> Write:
+def plan_write(draft: Draft, pause: Pause = no_pause) -> Write:
     """All that a decision writes. `pause` is called after each row."""
     inputs, history = draft.inputs, draft.history
     state, thread = inputs.state, draft.thread
     new = [i for i, key in enumerate(history.keys) if key not in state.row_tokens]
-    rows = _rows(draft, new, visible(draft, new), pause)
+    rows = _rows(draft, new, find_visible(draft, new), pause)
     # New edits take messages out of sight. Where another trim stands than in the thread's last request, or nobody here
     # knows which one did, every message is looked at: the client went back, or on again.
     hidden_keys, shown_keys = _hidden_by_new_edits(draft), list[bytes]()
-    trim_changed = state.visible_cuts.get(thread.id) != visible_cut(draft)
+    trim_changed = state.newest_cut_ids.get(thread.id) != visible_cut(draft)
     if thread.id and trim_changed and not isinstance(draft.verdict, Break):
-        whole = visible(draft, range(len(history)))
+        whole = find_visible(draft, range(len(history)))
         shown_keys = [key for i, key in enumerate(history.keys) if i in whole]
         hidden_keys = [key for i, key in enumerate(history.keys) if i not in whole]
     return Write(
         thread=thread,
         rows=rows,
         edits=_edits(draft),
-        events=events_of(draft),
+        events=list_events(draft),
         hidden_keys=hidden_keys,
         shown_keys=shown_keys,
-        replaced_threads=replaced_threads(history, thread, draft.placement, state.threads.values()),
+        replaced_threads=find_replaced_threads(history, thread, draft.placement, state.threads.values()),
         now=inputs.now,
     )
 
@@ -55,42 +55,32 @@ def visible_cut(draft: Draft) -> str:
     return draft.edits.cut_id
 
 
-def visible(draft: Draft, places: Sequence[int]) -> set[int]:
+def find_visible(draft: Draft, places: Sequence[int]) -> set[int]:
     """Those of these places whose messages go out as they are."""
     history, edits = draft.history, draft.edits
+    # Under the trim only what its head shows, and in an inner cut only what that one's shows.
     start = edits.tail_start(history)
     under_cuts = {i for active in edits.inner_cuts for i in range(active.start, active.anchor + 1)}
     front = {*range(history.lead)}
     if isinstance(draft.verdict, Break):
         front.update(draft.verdict.head_indices)
     elif edits.trim is not None and any(i < start for i in places):
-        front |= _shown_by_head(history, history.lead, edits.trim.anchor, edits.trim.cut.shown_digests)
+        front |= edits.trim.shown_indices(history)
     for active in edits.inner_cuts:
-        under_cuts -= _shown_by_head(history, active.start, active.anchor, active.cut.shown_digests)
-    swapped_rows = edits.swapped_rows
-    return {
-        i for i in places if (i in front if i < start else history.keys[i] not in swapped_rows and i not in under_cuts)
-    }
+        under_cuts -= active.shown_indices(history)
+    # What was edited is stored whole and sent otherwise.
+    edited_rows = edits.edited_rows
+    as_they_are = (i for i in places if history.keys[i] not in edited_rows)
+    return {i for i in as_they_are if (i in front if i < start else i not in under_cuts)}
 
 
 def _hidden_by_new_edits(draft: Draft) -> list[bytes]:
-    """Keys of the messages that new edits take out of sight: a cut all that it does not show, a swap its own."""
+    """Keys of the messages that new edits take out of sight: a cut all that it does not show, others their own."""
     if not isinstance(draft.verdict, Break):
-        return [edit.key for edit in draft.new_edits if isinstance(edit, Swap)]
+        return [edit.replaced_row for edit in draft.new_edits if edit.replaced_row is not None]
     keys = draft.history.keys
-    whole = visible(draft, range(len(keys)))
+    whole = find_visible(draft, range(len(keys)))
     return [key for i, key in enumerate(keys) if i not in whole]
-
-
-def _shown_by_head(history: History, start: int, anchor: int, shown_digests: Sequence[bytes]) -> set[int]:
-    """Indices of the messages that a head shows: its digests are a subsequence of those of its range."""
-    places, digests = set[int](), iter(shown_digests)
-    digest = next(digests, None)
-    for i in range(start, anchor + 1):
-        if digest is not None and history.facts[i].digest == digest:
-            places.add(i)
-            digest = next(digests, None)
-    return places
 
 
 def _rows(draft: Draft, new: Sequence[int], whole: set[int], pause: Pause) -> list[NewRow]:
@@ -133,14 +123,16 @@ def _callers(history: History, answers: set[str]) -> dict[str, str]:
     return callers
 
 
-def savings_of(draft: Draft) -> Savings | None:
+def measure_savings(draft: Draft) -> Savings | None:
     """What the edits keep out of this request."""
     edits, history, costs = draft.edits, draft.history, draft.costs
-    if not (edits.cuts or edits.swaps):
+    if not (edits.cuts or edits.row_edits):
         return None
+    # The trim: all up to its anchor, less its head.
     start = edits.tail_start(history)
     replaced_tokens = sum(costs.of_each(history.keys[history.lead : start], history.facts[history.lead : start]))
     head = 0.0 if edits.trim is None else tokens.estimate(costs.calibration, edits.trim.cut.head_sizes)
+    # In the tail: each message less what goes out in its place.
     in_tail = 0.0
     for i in range(start, len(history)):
         fact, outgoing = history.facts[i], draft.outgoing.facts[i]
@@ -151,7 +143,7 @@ def savings_of(draft: Draft) -> Savings | None:
     return Savings(round(draft.tokens + difference), round(draft.tokens)) if difference else None
 
 
-def events_of(draft: Draft) -> list[Event]:
+def list_events(draft: Draft) -> list[Event]:
     """What an operator may count of this decision."""
     request, verdict = draft.inputs.request, draft.verdict
     about = {"model": request.model, "agent": request.agent}

@@ -23,7 +23,7 @@ class Request:
     """Whose sessions these are, from the gateway's authentication alone."""
     session_id: str | None
     """The client's own id of its conversation; None where it names none."""
-    agent_thread: str
+    subagent: str
     """The client's own name of a sub-agent, "" for the main agent."""
     agent: str
     """Which client it is (`claude-code`, …), "" for an unknown one."""

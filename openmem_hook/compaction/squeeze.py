@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from openmem_hook.compaction import estimate, trim
-from openmem_hook.compaction.compress import swaps_of, with_swaps
+from openmem_hook.compaction.compress import make_swaps
 from openmem_hook.compaction.draft import Draft, NotDue
 from openmem_hook.compaction.edits import Swap
-from openmem_hook.compaction.load import Load, exceeded_dimensions, load_of
 from openmem_hook.compaction.outgoing import outgoing_facts
+from openmem_hook.compaction.weigh import Load, find_exceeded, measure_load
 from openmem_hook.model import Facts
 
 RELIEF = 0.8
@@ -28,12 +28,12 @@ def squeeze(draft: Draft) -> Draft:
     for cap in SQUEEZE:
         places = range(max(smaller.edits.tail_start(history), history.editable_from), len(history))
         largest_first = sorted(places, key=lambda i: -max_chars(history.facts[i]))
-        swaps = [swap for i in largest_first for swap in swaps_of(smaller, i, cap * 5 // 4, cap, "hard")]
+        swaps = [swap for i in largest_first for swap in make_swaps(smaller, i, cap * 5 // 4, cap, "hard")]
         smaller = _shortened_until_light(smaller, swaps)
         if not _is_heavy(smaller):
             return smaller
-    before, after = load_of(draft), load_of(smaller)
-    dimensions = exceeded_dimensions(before, draft.limits)
+    before, after = measure_load(draft), measure_load(smaller)
+    dimensions = find_exceeded(before, draft.limits)
     gains_much = any(before[i] - after[i] >= trim.REPEATED_GAIN * before[i] for i in dimensions)
     return smaller if gains_much or not _is_heavy(smaller, 1.0) else draft
 
@@ -54,28 +54,28 @@ def _shortened_until_light(draft: Draft, swaps: Sequence[Swap]) -> Draft:
 
 
 def _is_active(draft: Draft, swap: Swap) -> bool:
-    active = draft.edits.swaps.get((swap.key, swap.call_id))
-    return active is not None and (active.text, active.reason) == (swap.text, swap.reason)
+    active = draft.edits.row_edits.get(swap.edit_key)
+    return isinstance(active, Swap) and (active.text, active.reason) == (swap.text, swap.reason)
 
 
 def _is_shorter(draft: Draft, swap: Swap) -> bool:
-    active = draft.edits.swaps.get((swap.key, swap.call_id))
-    return active is None or len(swap.text) < len(active.text)
+    active = draft.edits.row_edits.get(swap.edit_key)
+    return not isinstance(active, Swap) or len(swap.text) < len(active.text)
 
 
 def _with_shorter(draft: Draft, swaps: Sequence[Swap]) -> Draft:
     """The draft with results shortened, and the estimate less what that saves."""
     costs, start = draft.costs, draft.edits.tail_start(draft.history)
-    before = sum(estimate.per_message(draft.history, draft.outgoing, costs, start))
-    draft = with_swaps(draft, swaps)
+    before = sum(estimate.estimate_each(draft.history, draft.outgoing, costs, start))
+    draft = draft.with_row_edits(swaps)
     outgoing = outgoing_facts(draft.adapter, draft.history, draft.edits, draft.inputs.cache)
     # What was measured of a row says nothing of its shorter form.
     forget = {swap.key: None for swap in swaps}
     new_costs = replace(costs, row_tokens={**costs.row_tokens, **forget})
-    after = sum(estimate.per_message(draft.history, outgoing, new_costs, start))
+    after = sum(estimate.estimate_each(draft.history, outgoing, new_costs, start))
     return replace(draft, outgoing=outgoing, tokens=max(draft.tokens - max(before - after, 0.0), 0.0))
 
 
 def _is_heavy(draft: Draft, share: float = RELIEF) -> bool:
     """Over that share of a hard limit which shorter results would help against."""
-    return any(Load._fields[i] != "media" for i in exceeded_dimensions(load_of(draft), draft.limits, share))
+    return any(Load._fields[i] != "media" for i in find_exceeded(measure_load(draft), draft.limits, share))

@@ -16,6 +16,9 @@ from openmem_hook.compaction.threads import Thread, place
 from openmem_hook.compaction.write import NewRow, UsageWrite, Write
 from openmem_hook.model import History
 
+REPORTS_KEPT = 4_000
+"""Newest reports known of a session: estimates look for the last one."""
+
 
 class RowName(NamedTuple):
     """A stored message, by what decisions know of it."""
@@ -49,7 +52,7 @@ class SessionState:
     """Those of `edits` that the session's database doesn't hold: a fork's parent's, or of a database that was lost."""
     origins: Mapping[bytes, Thread] = field(default_factory=dict)
     """Threads that the database doesn't hold and whose rules hold, by the keys of their messages."""
-    visible_cuts: Mapping[int, str] = field(default_factory=dict)
+    newest_cut_ids: Mapping[int, str] = field(default_factory=dict)
     """Id of the trim that a thread's newest request had, "" for none. Known for the threads that were seen here."""
 
     @classmethod
@@ -85,6 +88,8 @@ class SessionState:
         if usage.tokens is not None:
             report = Report(usage.tokens, usage.overhead, usage.family_rate)
             reports = {**reports, (usage.key, usage.cut): report}
+            if len(reports) > REPORTS_KEPT:
+                del reports[next(iter(reports))]
         costs = {key: cost for key, cost in usage.row_tokens if key in self.row_tokens}  # else the row was lost since
         thread = threads.get(usage.thread)
         if usage.offset is not None and thread is not None:
@@ -92,10 +97,10 @@ class SessionState:
         row_tokens = {**self.row_tokens, **costs} if costs else self.row_tokens
         return replace(self, reports=reports, row_tokens=row_tokens, threads=threads)
 
-    def with_visible_cut(self, thread: int, cut_id: str) -> SessionState:
-        if self.visible_cuts.get(thread) == cut_id:
+    def with_newest_cut(self, thread: int, cut_id: str) -> SessionState:
+        if self.newest_cut_ids.get(thread) == cut_id:
             return self
-        return replace(self, visible_cuts={**self.visible_cuts, thread: cut_id})
+        return replace(self, newest_cut_ids={**self.newest_cut_ids, thread: cut_id})
 
     def carry_over(self, fresh: SessionState) -> SessionState:
         """The state that was read anew, with what this one knows and the database doesn't hold: what was sent stays
@@ -108,7 +113,7 @@ class SessionState:
             edits=fresh.edits.merge(unstored_edits),
             unstored_edits=unstored_edits,
             origins={**self.origins, **{key: thread for key, thread in owners if thread is not None}},
-            visible_cuts=self.visible_cuts,
+            newest_cut_ids=self.newest_cut_ids,
         )
 
     def lost_rows(self, fresh: SessionState) -> list[bytes]:
@@ -116,7 +121,8 @@ class SessionState:
         return [key for key in self.row_tokens if key not in fresh.row_tokens]
 
     def is_new(self, history: History, agent: str) -> bool:
-        """Whether a history has nothing in common with this session, which has no cut: it may be a fork of another."""
+        """Whether a history may be a fork of another session: this one has no trim, has not stored the history's first
+        message and has no thread that it belongs to. `agent` is the sub-agent's label."""
         if self.edits.trims or any(key in self.owners for key in history.keys[history.lead : history.lead + 1]):
             return False
         return not place(history, agent, self.threads.values(), self.owners).thread
@@ -124,13 +130,15 @@ class SessionState:
     def adopt(self, history: History, shared_key: bytes, parent: SessionState) -> SessionState:
         """With the edits that this history shares with a parent's: its deepest cut from the lead, and what stands at
         the messages of both. `shared_key`: the newest shared message that has an edit."""
+        # L2: what the parent sent of these messages, the fork sends too. Of its trims only the deepest can stand.
         trims, names = parent.edits.trims, {*history.keys, *history.chain}
         deepest = next((trims[key] for key in reversed(history.chain) if key in trims), None)
         others = (edit for edit in parent.edits.besides_trims if names.intersection(edit.fingerprints))
         edits = Edits.of([*others, *([] if deepest is None else [deepest])])
-        thread = parent.threads.get(parent.owners.get(shared_key, 0))
         if not edits:
             return self
+        # They are unstored here, so that the next claim writes them; and the parent's rules hold on.
+        thread = parent.threads.get(parent.owners.get(shared_key, 0))
         return replace(
             self,
             edits=self.edits.merge(edits),

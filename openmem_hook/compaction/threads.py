@@ -98,7 +98,7 @@ def is_auxiliary(history: History, threads: Iterable[Thread]) -> bool:
     return not any(fact.role == "assistant" for fact in history.facts)
 
 
-def replaced_threads(
+def find_replaced_threads(
     history: History, thread: Thread, placement: Placement, threads: Iterable[Thread]
 ) -> tuple[int, ...]:
     """A client's own compaction starts a new history: what its agent showed before is shown no more."""
@@ -108,7 +108,7 @@ def replaced_threads(
     return tuple(other.id for other in threads if other.agent == thread.agent)
 
 
-def derived_id(history: History) -> str | None:
+def derive_id(history: History) -> str | None:
     """An id for a conversation whose client names none: what was typed first and what answered it. None before
     anything did."""
     facts = history.facts[history.lead :]

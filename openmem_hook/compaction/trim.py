@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from openmem_hook.compaction import boundaries
 from openmem_hook.compaction.boundaries import Output
@@ -67,16 +67,16 @@ class Target:
     media: float | None = None
 
 
-def choices(history: History, ranges: Ranges = (), strict: bool = True) -> Iterator[Choice]:
+def find_choices(history: History, ranges: Ranges = (), strict: bool = True) -> Iterator[Choice]:
     """Legal cuts from the first choice to the deepest.
 
     `strict`: a provider's signed items pin their exchange in finished turns too, and a person's newest words inside
     the running turn stay.
     """
     facts = history.facts
-    closed_at = boundaries.closed_places(facts, ranges)
-    may_start = boundaries.tail_starts(history, closed_at)
-    outputs = boundaries.outputs(history, history.editable_from, closed_at)
+    closed_at = boundaries.find_closed_places(facts, ranges)
+    may_start = boundaries.find_tail_starts(history, closed_at)
+    outputs = boundaries.find_outputs(history, history.editable_from, closed_at)
     # The preamble: everything up to the first typed message, with the system messages behind it.
     first = _first_typed(history)
     preamble_end = history.editable_from if first is None else _after_system(facts, first + 1)
@@ -84,7 +84,7 @@ def choices(history: History, ranges: Ranges = (), strict: bool = True) -> Itera
     # the pointer.
     turn = max((i for i in range(history.editable_from, len(facts)) if facts[i].kind == "typed"), default=first)
     if turn is None:
-        yield from _without_typed(history, may_start, outputs)
+        yield from _without_typed(history, may_start, outputs, ranges)
         return
     preamble = (*_compaction(history), *range(history.editable_from, preamble_end))
     # Words that came in the middle of an exchange stay together with it: calls and results are never parted.
@@ -104,7 +104,7 @@ def choices(history: History, ranges: Ranges = (), strict: bool = True) -> Itera
         body = _with_opener(history, start, turn_body, exchanges, of_turn)
         if body is not None:
             head = (*preamble, *sorted({*earlier, *reply}), *words_typed, *body)
-            yield Choice(head, turn if around is None else None, start - 1, turn)
+            yield Choice(_with_ranges(head, ranges), turn if around is None else None, start - 1, turn)
 
 
 def _first_typed(history: History) -> int | None:
@@ -125,7 +125,7 @@ def _compaction(history: History) -> tuple[int, ...]:
     facts, lead = history.facts, history.lead
     if history.editable_from == lead:
         return ()
-    closed_at = boundaries.closed_places(facts)
+    closed_at = boundaries.find_closed_places(facts)
     whole = (i for i in range(history.compaction_at, lead, -1) if closed_at[i] and facts[i - 1].kind != "reasoning")
     start = next(whole, lead)
     begins = start > lead and facts[lead].role == "user" and not facts[lead].answers
@@ -143,6 +143,7 @@ def _last_reply(
 ) -> tuple[int, ...]:
     """The output before the last typed message; without one, what keeps the roles legal after a system message."""
     facts = history.facts
+    # The output that the last words answer to: it stays where it is words and calls nothing.
     last = next((i for i in range(turn_start - 1, preamble_end - 1, -1) if facts[i].role == "assistant"), None)
     if last is None:
         return ()
@@ -152,6 +153,7 @@ def _last_reply(
     run = range(first, last + 1)
     if closed_at[first] and not any(facts[i].calls for i in run) and any(facts[i].has_text for i in run):
         return tuple(run)
+    # L3: an assistant's message has to follow a system message at the preamble's end.
     if preamble_end == history.editable_from or facts[preamble_end - 1].role != "system":
         return ()
     places = range(first, preamble_end - 1, -1)
@@ -192,6 +194,7 @@ def _with_opener(
     where there is no such exchange.
     """
     facts = history.facts
+    # What the rules ask of the turn's first output, and of what follows a system message.
     output_at = next((i for i in (*of_turn, *range(start, len(facts))) if facts[i].role == "assistant"), len(facts))
     before = [output for output in exchanges if output.end <= output_at]
     must_think = history.must_start_with_thinking and any(fact.has_thinking for fact in facts[turn_body:])
@@ -200,6 +203,7 @@ def _with_opener(
     lacks_output = after_system and start < len(facts) and facts[start].role != "assistant"
     if not before or not (lacks_output or lacks_thinking):
         return of_turn
+    # The nearest exchange before it that does.
     fitting = (output for output in reversed(before) if facts[output.first].starts_with_thinking or not lacks_thinking)
     opener = next(fitting, None)
     return None if opener is None else [*range(opener.first, opener.end), *of_turn]
@@ -213,7 +217,9 @@ def _pins(history: History, start: int, outputs: Sequence[Output], signed_from: 
     candidates = [i for i in places if facts[i].is_signed or facts[i].references or facts[i].kind == "unknown"]
     if not candidates:
         return []
+    # What the tail still needs: a deferred tool's definition came with its reference.
     in_use = history.deferred_tools.intersection(name for fact in facts[start:] for name in fact.tool_names)
+    # Each stays with its whole exchange, and an unknown item with the reasoning that it may have come with.
     whole = {i: range(output.first, output.end) for output in outputs for i in range(output.first, output.end)}
     stay = set[int]()
     for i in candidates:
@@ -243,12 +249,21 @@ def _reasoning_before(facts: Sequence[Facts], at: int, least: int) -> int:
     return at
 
 
-def _without_typed(history: History, may_start: Sequence[bool], outputs: Sequence[Output]) -> Iterator[Choice]:
+def _without_typed(
+    history: History, may_start: Sequence[bool], outputs: Sequence[Output], ranges: Ranges
+) -> Iterator[Choice]:
     """Nothing typed is left to carry the pointer (a compaction stands before a running turn): it stands alone."""
     first = history.editable_from
     for start in _starts(history, may_start, first, outputs):
-        if start > first and _with_opener(history, start, first, outputs, []) == []:
-            yield Choice(_compaction(history), None, start - 1, first)
+        pins = _pins(history, start, outputs, first, first)
+        if start > first and _with_opener(history, start, first, outputs, pins) == pins:
+            yield Choice(_with_ranges((*_compaction(history), *pins), ranges), None, start - 1, first)
+
+
+def _with_ranges(head: tuple[int, ...], ranges: Ranges) -> tuple[int, ...]:
+    """With all of a range of which anything stays."""
+    stay = [range(first, last + 1) for first, last in ranges if any(first <= i <= last for i in head)]
+    return tuple(sorted({*head, *chain.from_iterable(stay)})) if stay else head
 
 
 def choose(history: History, weights: Weights, target: Target, ranges: Ranges = ()) -> Choice | None:
@@ -257,13 +272,13 @@ def choose(history: History, weights: Weights, target: Target, ranges: Ranges = 
     Where what a provider signed in finished turns, or the exchange beside which a person's words came, would keep the
     request over its limit, it leaves.
     """
-    fitting, deepest = _first_fitting(choices(history, ranges), weights, target)
+    fitting, deepest = _first_fitting(find_choices(history, ranges), weights, target)
     has_pins = any(fact.is_signed or fact.kind in INTERJECTIONS for fact in history.facts)
     if fitting or deepest is None or not has_pins:
         return fitting or deepest
     if _first_fitting([deepest], weights, replace(target, tokens=target.limit))[0]:
         return deepest
-    fitting, deepest = _first_fitting(choices(history, ranges, strict=False), weights, target)
+    fitting, deepest = _first_fitting(find_choices(history, ranges, strict=False), weights, target)
     return fitting or deepest
 
 

@@ -25,6 +25,8 @@ EventKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Event:
+    """One thing that the plugin did, for an operator to count."""
+
     kind: EventKind
     data: Mapping[str, Any]
     """Numbers and names, never message text."""
@@ -83,7 +85,7 @@ class Write:
 class UsageWrite:
     """What a report adds."""
 
-    call_id: str
+    report_id: str
     """Makes it count once."""
     key: bytes
     """Row key of the last message of its request."""

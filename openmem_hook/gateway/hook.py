@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import litellm
 from litellm.integrations.custom_logger import CustomLogger
 
 from openmem_hook import config
@@ -124,8 +125,6 @@ def shared_handler() -> ContextHook:
     """
     with _LOCK:
         if not _HANDLERS:
-            import litellm
-
             base = startup.load_settings(getattr(litellm, "callback_settings", None), os.environ, proxy_module())
             compactor = Compactor(Path(base.settings.state_dir))
             _HANDLERS.append(ContextHook(base, compactor, Notices()))

@@ -134,8 +134,8 @@ class Notices:
         return events
 
     def return_events(self, events: Sequence[tuple[str, Event]]) -> None:
-        """Those that the store didn't take, for later."""
-        self._events.extendleft(reversed(events))
+        """Those that the store didn't take, for later; where there are too many the oldest go."""
+        self._events.extendleft(list(reversed(events))[: EVENTS - len(self._events)])
 
 
 def _words(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from openmem_hook.formats import adapter_for
 from openmem_hook.gateway import client_values, models, session, tenant
 from openmem_hook.gateway.notices import Notices
 from openmem_hook.limits import derive_limits
+from openmem_hook.text import searchable
 
 
 def read_request(base: config.Base, notices: Notices, key: object, data: object, call_type: str) -> Request | None:
@@ -54,9 +55,9 @@ def read_request(base: config.Base, notices: Notices, key: object, data: object,
         body=data,
         tenant=owner,
         session_id=identity.id,
-        agent_thread=identity.agent_thread,
+        subagent=identity.subagent,
         agent=identity.agent,
-        model=model.name,
+        model=searchable(model.name),
         settings=settings,
         limits=derive_limits(settings, model),
         call_id=call_id,

@@ -178,7 +178,7 @@ class SessionIdentity:
     id: str | None
     """The client's id; None where it wrote none, and the caller derives one."""
 
-    agent_thread: str = ""
+    subagent: str = ""
     """Tells a sub-agent that shares its parent's session apart; "" for the main line."""
 
     agent: Agent | Literal[""] = ""

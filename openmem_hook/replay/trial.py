@@ -236,7 +236,7 @@ class _Replay:
             body=request.body,
             tenant=TENANT,
             session_id=identity.id,
-            agent_thread=identity.agent_thread,
+            subagent=identity.subagent,
             agent=identity.agent,
             model=model.name,
             settings=self.settings,

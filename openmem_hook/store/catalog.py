@@ -59,7 +59,7 @@ def find_anchor(db: sqlite3.Connection, chain: Sequence[bytes], own: str) -> tup
     return None
 
 
-def rate(db: sqlite3.Connection, model: str) -> str | None:
+def read_rate(db: sqlite3.Connection, model: str) -> str | None:
     row = db.execute(RATE, (model,)).fetchone()
     return None if row is None else row[0]
 
@@ -82,7 +82,7 @@ def record(
             db.execute(NOTE_SENT, {"now": now, "lane": lane, "model": model, "session": session})
 
 
-def idle(db: sqlite3.Connection, before: float, limit: int) -> list[str]:
+def find_idle(db: sqlite3.Connection, before: float, limit: int) -> list[str]:
     return [row[0] for row in db.execute(IDLE_SESSIONS, (before, limit))]
 
 
@@ -104,7 +104,7 @@ def prune_events(db: sqlite3.Connection, before: float) -> None:
         db.execute(DELETE_EVENTS, (before,))
 
 
-def names(db: sqlite3.Connection) -> set[str]:
+def read_names(db: sqlite3.Connection) -> set[str]:
     return {row[0] for row in db.execute(SESSION_NAMES)}
 
 

@@ -230,7 +230,7 @@ class TooSlowError(StoreError):
 
 READ_ERRORS = (sqlite3.Error, StoreError, OSError)
 """What reading a database may raise."""
-Reader = sqlite3.Connection
+ReadConnection = sqlite3.Connection
 """What `read_only_blocking` gives: whoever only hands it on need not know SQLite."""
 
 

@@ -1,9 +1,9 @@
-"""The one door from the event loop to threads: lanes of executor threads, deadlines, work behind requests.
+"""The one way from the event loop to threads: lanes of executor threads, deadlines, work behind requests.
 
 SQLite blocks and a large body takes the processor for milliseconds, so neither has a place on the event loop. A
-request takes one hop, `await executor.run("request", work)`, and all of its work happens there. Lanes keep one kind
-of work from waiting behind another: a store that hangs holds the threads of its lane, and memory still answers. But
-for `aiosqlite`, whose connections bring a thread each, nothing else in this package starts one.
+request takes one hop, `await executor.run_decision(seconds, work)`, and all of its work happens there. Lanes keep one
+kind of work from waiting behind another: a store that hangs holds the threads of its lane, and memory still answers.
+But for `aiosqlite`, whose connections bring a thread each, nothing else on the request path starts one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from openmem_hook.store.handshake import Handshake
 T = TypeVar("T")
 U = TypeVar("U")
 
-Lane = Literal["request", "replay", "after", "tool", "search"]
+Lane = Literal["request", "replay", "after", "sweep", "tool", "search"]
 """`request`: decisions; `replay`: requests answered from memory alone, while the store holds all threads of the first;
-`after`: what is written behind requests; `tool`: agents' calls; `search`: sessions looked through for one of these."""
+`after`: what is written behind requests; `sweep`: retention, which takes its time; `tool`: agents' calls; `search`:
+sessions looked through for one of these."""
 
-THREADS: Mapping[Lane, int] = {"request": 16, "replay": 2, "after": 4, "tool": 4, "search": 2}
+THREADS: Mapping[Lane, int] = {"request": 16, "replay": 2, "after": 4, "sweep": 1, "tool": 4, "search": 2}
 """Threads of each lane, made on first use. More than cores for requests, since one may wait for a lock; two for search,
 which holds the interpreter between SQLite's answers."""
 COMMIT_GRACE_S = 0.25
@@ -53,7 +54,7 @@ class Executor:
         """As `run`; raises TimeoutError after so many seconds, and the work's end interests nobody then."""
         return await asyncio.wait_for(asyncio.shield(self.start(lane, work, *arguments)), seconds)
 
-    async def decide(self, seconds: float, work: Callable[[Handshake], T]) -> T:
+    async def run_decision(self, seconds: float, work: Callable[[Handshake], T]) -> T:
         """What a decision returns when it comes within so many seconds, or soon after where it is being committed.
 
         Raises TimeoutError where it does not; then it leaves no edits. Once it is committed nothing but memory is left

@@ -23,12 +23,18 @@ MERGE_PAGES = 64
 """Pages of an index merged under one hold of the session's lock: 5 ms."""
 
 
+IS_BEHIND = statement("fulltext", "is_behind")
 LAST_INDEXED = statement("fulltext", "last_indexed")
 MESSAGES_AFTER = statement("fulltext", "messages_after")
 INDEX_MESSAGE = statement("fulltext", "index_message")
 MARK_UNSPACED = statement("fulltext", "mark_unspaced")
 INDEX_LINES = statement("fulltext", "index_lines")
 MERGES = (statement("fulltext", "merge_messages"), statement("fulltext", "merge_lines"))
+
+
+def is_behind(db: sqlite3.Connection) -> bool:
+    """Whether some messages are not in the index yet."""
+    return bool(db.execute(IS_BEHIND).fetchone()[0])
 
 
 def index(db: sqlite3.Connection, chars: int, least: int = 0) -> bool:

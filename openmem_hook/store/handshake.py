@@ -1,6 +1,7 @@
 """The two-party commit of a decision, between the thread that writes it and the request that waits for it.
 
-A decision is recorded only if its bytes are sent, and sent only if it is recorded:
+A decision's bytes are sent only if it is recorded. What is recorded and was not sent is undone or abandoned; where the
+client hung up while it was being committed it stands, since the client comes back with the same history:
 
               ┌─────────┐  leave(): the client hung up            ┌──────┐
               │ waiting ├────────────────────────────────────────►│ left │  nothing is written
@@ -36,7 +37,7 @@ class NotWaitedForError(Exception):
 
 
 class Handshake:
-    """One request's."""
+    """What the writer of one decision and the request that waits for it agree on. Either may call at any time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,7 +70,7 @@ class Handshake:
             return True
 
     def leave(self) -> None:
-        """The client is gone: nothing is sent."""
+        """The client is gone: nothing is sent. What is being committed goes on, and stands."""
         with self._lock:
             if self._state == "waiting":
                 self._state = "left"

@@ -23,6 +23,6 @@ def session_name(tenant: str, session_id: str) -> str:
     return _name(b"openmem session", 8, tenant, session_id)
 
 
-def thread_label(agent_thread: str) -> str:
+def subagent_label(subagent: str) -> str:
     """A client's own name of a sub-agent, as a hash; empty for the main line."""
-    return _name(b"openmem thread", 4, agent_thread) if agent_thread else ""
+    return _name(b"openmem thread", 4, subagent) if subagent else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -90,6 +91,8 @@ class Chores:
 
 @dataclass(slots=True)
 class OpenSession:
+    """One session in this worker's memory. What changes its database or its state holds `lock`."""
+
     tenant: str
     """The tenant's folder."""
     name: str
@@ -143,10 +146,16 @@ class OpenSession:
                 fresh = session.load(db)
                 self.sent_unstored.update(self.state.lost_rows(fresh))
                 self.state, self.version = self.state.carry_over(fresh), current
+                self._forget_stored()
         except (sqlite3.Error, OSError, StoreError) as error:
             self.file.fail(error)
             raise
         return db
+
+    def _forget_stored(self) -> None:
+        """What was sent past the store may have been stored since, here or by another worker."""
+        if self.sent_unstored:
+            self.sent_unstored.difference_update([key for key in self.sent_unstored if key in self.state.row_tokens])
 
     def bound_cache(self, messages: int) -> None:
         """Forgets what the cache holds beyond what histories of this session need; `messages`: of the newest one."""
@@ -155,7 +164,7 @@ class OpenSession:
             self.cache.facts.clear()
             self.cache.files.clear()
 
-    def claim(self, db: sqlite3.Connection, write: Write, handshake: Handshake) -> Thread | None:
+    def write(self, db: sqlite3.Connection, write: Write, handshake: Handshake) -> Thread | None:
         """Writes a decision; the thread as it is stored, or None where another worker wrote first. Hold the lock.
 
         `db` is the connection that the state was brought up to date with. Raises sqlite3.Error, or NotWaitedForError
@@ -164,7 +173,7 @@ class OpenSession:
         claim = session.claim(db, self.state, self.version, write, handshake)
         self.state = claim.state
         if claim.outcome in ("recorded", "only rows"):
-            self.sent_unstored.difference_update(row.key for row in write.rows)
+            self._forget_stored()
             self.chores.note_write(is_indexed=claim.is_indexed)
         if claim.outcome in ("only rows", "nothing"):
             raise NotWaitedForError
@@ -174,6 +183,24 @@ class OpenSession:
         """Stores a report. Hold the lock."""
         if session.record_usage(db, usage):
             self.state = self.state.after_report(usage)
+
+    def index_all(self, seconds: float) -> bool:
+        """Has all of the session in the full-text index; False where that takes longer than so many seconds.
+
+        Raises StoreError, OSError or SessionBusyError.
+        """
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            # One piece under one hold of the lock: a request of the session waits for no more than that.
+            with self.lock_in_time():
+                try:
+                    is_done = _index_more(self.refresh())
+                except sqlite3.Error as error:
+                    self.file.fail(error)
+                    raise StoreError(f"the full-text index can't be brought up to date ({error})") from None
+            if is_done:
+                return True
+        return False
 
     def tidy(self) -> None:
         """Does what requests left over, by pieces, so that requests of the session come in between. A failure leaves

@@ -53,13 +53,13 @@ class Pool:
 
     def session(self, tenant: str, name: str) -> OpenSession:
         """The session; those beyond the limits are closed."""
-        session = self.session_in_memory(tenant, name)
+        session = self.get_or_create(tenant, name)
         for idle in self._surplus():
             idle.file.close()
             idle.lock.release()
         return session
 
-    def session_in_memory(self, tenant: str, name: str) -> OpenSession:
+    def get_or_create(self, tenant: str, name: str) -> OpenSession:
         """The session without touching a file, not even those of others that are to be closed."""
         with self._lock:
             session = self._sessions.get((tenant, name))
@@ -102,6 +102,7 @@ class Pool:
 
     def with_catalog(self, tenant: str, use: Callable[[sqlite3.Connection], T]) -> T:
         """What `use` returns, called with the tenant's catalog. Raises what is in `CATALOG_ERRORS`."""
+        # The least recently used are closed, but for those in use; outside the lock, since closing may take a while.
         with self._lock:
             if tenant not in self._catalogs:
                 self._catalogs[tenant] = DatabaseFile(self.catalog_path(tenant), "catalog"), threading.Lock()
@@ -115,6 +116,7 @@ class Pool:
         for old, old_lock in surplus:
             old.close()
             old_lock.release()
+        # One user at a time in this worker; a connection that failed is not trusted again.
         if not lock.acquire(timeout=LOCK_S):
             raise SessionBusyError("the catalog is in use for too long")
         try:

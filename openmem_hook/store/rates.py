@@ -25,7 +25,7 @@ class Rates:
         """What this tenant's reports taught about a model, else the setting, else what its family starts with."""
         calibration = self._rates.get((tenant, model))
         if calibration is None:
-            calibration = _read(self._pool.try_catalog(tenant, lambda db: catalog.rate(db, model), None))
+            calibration = _read(self._pool.try_catalog(tenant, lambda db: catalog.read_rate(db, model), None))
             if calibration is not None:
                 self._rates.put((tenant, model), calibration)
         return calibration or tokens.starting(model, chars_per_token)

@@ -102,7 +102,7 @@ class Retention:
         """Sessions that the catalog calls idle; one in use is passed over."""
         count, in_use = 0, set[str]()
         while not self._stop.is_set():
-            idle = partial(catalog.idle, before=before, limit=BATCH + len(in_use))
+            idle = partial(catalog.find_idle, before=before, limit=BATCH + len(in_use))
             batch = [name for name in self._pool.with_catalog(tenant, idle) if name not in in_use]
             if not batch:
                 break
@@ -114,7 +114,7 @@ class Retention:
 
     def _delete_unknown(self, tenant: str, before: float, files: TenantFiles) -> int:
         """Sessions that have files but no row: a crash, a catalog that was lost."""
-        names = self._pool.with_catalog(tenant, catalog.names)
+        names = self._pool.with_catalog(tenant, catalog.read_names)
         unknown = {name: _newest(paths) for name, paths in files.by_session.items() if name not in names}
         old = [name for name, newest in unknown.items() if 0 < newest < before]
         return sum(not self._stop.is_set() and self._delete(tenant, name, before, files) for name in old)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -135,8 +136,6 @@ def main() -> None:
 
 
 def _limit_process(seconds: float) -> None:
-    import resource
-
     signal.setitimer(signal.ITIMER_REAL, seconds + LAST_S)
     limits = {
         resource.RLIMIT_AS: _ADDRESS_BYTES,

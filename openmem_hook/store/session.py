@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from openmem_hook.compaction.edits import NO_EDITS, EditRow, Edits, edit_from
 from openmem_hook.compaction.estimate import Report
-from openmem_hook.compaction.state import RowName, SessionState
+from openmem_hook.compaction.state import REPORTS_KEPT, RowName, SessionState
 from openmem_hook.compaction.threads import Thread
 from openmem_hook.compaction.write import Event, UsageWrite, Write
 from openmem_hook.store import database, fulltext
@@ -26,8 +26,6 @@ from openmem_hook.text import split_lines
 
 DICTIONARY_BYTES = 32_768
 """zlib looks back no further."""
-REPORTS_KEPT = 4_000
-"""Newest reports loaded."""
 
 DATA_VERSION = statement("session", "data_version")
 ROW_NAMES = statement("session", "row_names")
@@ -243,9 +241,9 @@ def _write_events(db: sqlite3.Connection, events: Iterable[Event], now: float) -
 
 
 def record_usage(db: sqlite3.Connection, usage: UsageWrite) -> bool:
-    """Stores a report; False where one was stored under this call id before."""
+    """Stores a report; False where one was stored under this id before."""
     values = {
-        "call_id": usage.call_id,
+        "report_id": usage.report_id,
         "key": usage.key,
         "cut": usage.cut,
         "tokens": -1 if usage.tokens is None else usage.tokens,

@@ -21,7 +21,7 @@ from openmem_hook.compaction.edits import Edits
 from openmem_hook.compaction.record import visible_cut
 from openmem_hook.compaction.request import Request
 from openmem_hook.compaction.state import SessionState
-from openmem_hook.compaction.threads import Thread, derived_id, is_auxiliary
+from openmem_hook.compaction.threads import Thread, derive_id, is_auxiliary
 from openmem_hook.compaction.write import Event
 from openmem_hook.formats.decode import decode
 from openmem_hook.model import History, HistoryCache
@@ -57,7 +57,9 @@ class RequestContext:
     """None where nothing is stored of this conversation, and nothing has to be."""
     calibration: Calibration
     is_known: bool = True
+    """False where the plugin is off and nobody here has seen any of the history."""
     db: sqlite3.Connection | None = None
+    """The session's connection, while its lock is held."""
     thread: Thread | None = None
     """As it was stored by `claim`."""
 
@@ -68,13 +70,13 @@ class RequestContext:
             request=self.request,
             history=history,
             session="" if session is None else session.name,
-            thread_label=names.thread_label(self.request.agent_thread),
+            subagent_label=names.subagent_label(self.request.subagent),
             state=SessionState() if session is None else session.state,
             calibration=self.calibration,
             cache=HistoryCache() if session is None else session.cache,
             sent_unstored=frozenset() if session is None else frozenset(session.sent_unstored),
             is_known=self.is_known,
-            began_untouched=not history.has_tools and self.store.was_unthreaded(self.request, history),
+            began_outside_thread=not history.has_tools and self.store.began_outside_thread(self.request, history),
             now=self.store.clock(),
         )
 
@@ -90,16 +92,16 @@ class RequestContext:
         if not write.is_empty or write.thread != session.state.threads.get(write.thread.id):
             # New edits are told to the catalog before they are written. Where it can't be told, all of the session's
             # are told again when it can be.
-            if write.edits and not self.store.index_edits(session, self.tenant, write.edits):
+            if write.edits and not self.store.index_edits(session, write.edits):
                 session.catalog = None
             try:
-                self.thread = session.claim(self.db, write, handshake)
+                self.thread = session.write(self.db, write, handshake)
             finally:
                 self.store.tidy_later(session)
             if self.thread is None:
                 self.db = session.refresh()
                 return False
-        session.state = session.state.with_visible_cut(self.thread.id, visible_cut(decision.draft))
+        session.state = session.state.with_newest_cut(self.thread.id, visible_cut(decision.draft))
         return True
 
     def remember_sent(self, decision: Decision) -> None:
@@ -151,7 +153,7 @@ class Store:
                 if self._touch(session, request):
                     db = session.refresh()  # until then it may have deleted it
                 calibration = self.rates.of_model(tenant, request.model, request.settings.chars_per_token)
-                self._adopt(session, history, names.thread_label(request.agent_thread))
+                self._adopt(session, history, names.subagent_label(request.subagent))
             yield RequestContext(self, request, history, tenant, session, calibration, db=db)
 
     def load_from_memory(self, request: Request) -> RequestContext:
@@ -160,7 +162,7 @@ class Store:
         tenant, name = session_name(request, history)
         session = None
         if name is not None:
-            look_up = self.pool.session_in_memory if request.may_edit else self.pool.peek
+            look_up = self.pool.get_or_create if request.may_edit else self.pool.peek
             session = look_up(tenant, name)
         calibration = self.rates.in_memory(tenant, request.model)
         is_known = session is not None or name is None
@@ -189,10 +191,10 @@ class Store:
         match = self.pool.try_catalog(tenant, lambda db: catalog.find_anchor(db, history.chain, name), None)
         return match is not None
 
-    def _adopt(self, session: OpenSession, history: History, thread_label: str) -> None:
+    def _adopt(self, session: OpenSession, history: History, subagent_label: str) -> None:
         """A history that is new to this session may be a fork of another of the tenant: its edits carry over. A parent
         that can't be read now is no reason to wait: the fork then starts anew."""
-        if not session.state.is_new(history, thread_label):
+        if not session.state.is_new(history, subagent_label):
             return
         tenant, name = session.tenant, session.name
         match = self.pool.try_catalog(tenant, lambda db: catalog.find_anchor(db, history.chain, name), None)
@@ -229,22 +231,22 @@ class Store:
         self._touched_at.put(key, now)
         return True
 
-    def index_edits(self, session: OpenSession, tenant: str, edits: Edits) -> bool:
+    def index_edits(self, session: OpenSession, edits: Edits) -> bool:
         """False where the catalog can't be told now."""
 
         def tell(db: sqlite3.Connection) -> bool:
             catalog.index_edits(db, session.name, edits)
             return True
 
-        return self.pool.try_catalog(tenant, tell, False)
+        return self.pool.try_catalog(session.tenant, tell, False)
 
     # --- requests that are part of no thread ------------------------------------------------------------------
 
-    def remember_unthreaded(self, request: Request, history: History) -> None:
+    def remember_outside_thread(self, request: Request, history: History) -> None:
         if not history.has_tools:
             self._outside_threads.put((request.tenant, history.keys[-1]), None)
 
-    def was_unthreaded(self, request: Request, history: History) -> bool:
+    def began_outside_thread(self, request: Request, history: History) -> bool:
         """Whether the history goes on from a request that was part of no thread."""
         return any((request.tenant, key) in self._outside_threads for key in history.keys)
 
@@ -264,7 +266,7 @@ class Store:
     def sweep_later(self, ttl_days: int) -> None:
         """Once an hour, behind a request, old sessions go."""
         if self.retention.is_due(ttl_days):
-            self.sweeping = self.executor.start("request", self.retention.sweep, ttl_days)
+            self.sweeping = self.executor.start("sweep", self.retention.sweep, ttl_days)
 
     def close(self) -> None:
         self.retention.stop()
@@ -275,5 +277,5 @@ class Store:
 def session_name(request: Request, history: History) -> tuple[str, str | None]:
     """Folder of the tenant and name of the session; no name before an unnamed conversation is anyone's."""
     tenant = names.tenant_folder(request.tenant)
-    client_id = derived_id(history) if request.session_id is None else request.session_id
+    client_id = derive_id(history) if request.session_id is None else request.session_id
     return tenant, None if client_id is None else names.session_name(request.tenant, client_id)

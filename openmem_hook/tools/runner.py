@@ -1,7 +1,9 @@
 """Takes calls of the tools and answers them, whichever way they came in.
 
 A caller is a tenant, known by its folder's name, and everything is looked up inside that folder; so what is another
-tenant's and what does not exist can't be told apart. Calls share neither the hook's threads nor its connections.
+tenant's and what does not exist can't be told apart. Calls have lanes of threads and
+read-only connections of their own; only SQL over a session whose full-text index lags behind first has the hook's own
+connection index it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from openmem_hook.store.database import READ_ERRORS, READ_S, Reader, interrupt_after, read_only_blocking
+from openmem_hook.store.database import READ_ERRORS, READ_S, ReadConnection, interrupt_after, read_only_blocking
 from openmem_hook.store.search import by_words, messages, patterns, tenant, words
 from openmem_hook.store.search.by_pattern import search_pattern
 from openmem_hook.store.search.patterns import Pattern, PatternError
@@ -43,7 +43,7 @@ def _answer(call: Call) -> str:
     if not names:
         return "total_matches: 0\nline_matches: 0\nsessions: none are stored for you yet"
     is_any_role = "role" not in call.arguments
-    with _OpenSessions(call, time.monotonic() + READ_S) as sessions:
+    with _SearchedSessions(call, time.monotonic() + READ_S) as sessions:
         matches = widest = sessions.search(names, terms, filters, limit)
         # Nothing where one looks without naming roles: then what the assistant said and called is looked through, which
         # names the paths of what it read. A call is shown with its result.
@@ -52,7 +52,7 @@ def _answer(call: Call) -> str:
             widest = sessions.search(list(matches), terms, filters, limit)
         rows = list[str]()
         for name, location in _choose_best_of_each(widest, limit):
-            db = sessions.reopen(name)
+            db = sessions.renew_time(name)
             match = by_words.read_match(db, location, terms if isinstance(terms, Query) else None, filters)
             rows.append(_format_row(db, len(rows) + 1, name, match, terms, context))
         # Where a path is looked for, most want the file.
@@ -91,7 +91,7 @@ def _list_recent_sessions(call: Call) -> list[str]:
     return [name for name in names if call.session_path(name).exists()][:SESSIONS]
 
 
-class _OpenSessions:
+class _SearchedSessions:
     """Sessions that are searched together. Each stays open until its rows are formatted: counts and lines are of
     one snapshot."""
 
@@ -99,9 +99,9 @@ class _OpenSessions:
         """`until`: seconds of the monotonic clock, after which no other session is begun."""
         self._call, self._until = call, until
         self._contexts = ExitStack()
-        self._readers: dict[str, Reader] = {}
+        self._connections: dict[str, ReadConnection] = {}
 
-    def __enter__(self) -> _OpenSessions:
+    def __enter__(self) -> _SearchedSessions:
         return self
 
     def __exit__(
@@ -117,7 +117,7 @@ class _OpenSessions:
             if time.monotonic() > self._until:
                 return None
             try:
-                db = self._reader(name)
+                db = self._connection(name)
                 if isinstance(terms, Pattern):
                     return search_pattern(db, terms, filters, limit, self._until)
                 return by_words.search_words(db, terms, filters, limit)
@@ -130,20 +130,20 @@ class _OpenSessions:
         results = [search_one(names[0])] if is_one else self._call.executor.map("search", search_one, names)
         return {name: matches for name, matches in zip(names, results, strict=True) if matches is not None}
 
-    def _reader(self, name: str) -> Reader:
-        if name not in self._readers:
+    def _connection(self, name: str) -> ReadConnection:
+        if name not in self._connections:
             path = self._call.existing_session_path(name)
-            self._readers[name] = self._contexts.enter_context(read_only_blocking(path))
-        return self._readers[name]
+            self._connections[name] = self._contexts.enter_context(read_only_blocking(path))
+        return self._connections[name]
 
-    def reopen(self, name: str) -> Reader:
-        """A session that was searched, with new time."""
-        interrupt_after(self._readers[name], READ_S)
-        return self._readers[name]
+    def renew_time(self, name: str) -> ReadConnection:
+        """The connection to a session that was searched, with `READ_S` from now."""
+        interrupt_after(self._connections[name], READ_S)
+        return self._connections[name]
 
 
 def _describe_results_of_calls(
-    sessions: _OpenSessions, names: Sequence[str], query: Query, filters: Filters
+    sessions: _SearchedSessions, names: Sequence[str], query: Query, filters: Filters
 ) -> Iterator[str]:
     """What the newest calls returned that name a path: a heading for each session, and the beginnings of results."""
     room, until = RESULTS_OF_CALLS, time.monotonic() + READ_S
@@ -152,7 +152,7 @@ def _describe_results_of_calls(
             return
         results = list[tuple[Message, str]]()
         with suppress(*READ_ERRORS):  # the matches are told without them
-            results = by_words.read_results_of_calls(sessions.reopen(name), query, filters, room)
+            results = by_words.read_results_of_calls(sessions.renew_time(name), query, filters, room)
         if results:
             yield f"results of the newest calls that name it, session_id={name}:"
             yield from (answers.format_neighbour(message, text) for message, text in results)
@@ -217,7 +217,7 @@ def _summarise_all_roles(matches: Mapping[str, Matches]) -> Iterator[str]:
         yield 'with role="all" no message matches either'
 
 
-def _format_row(db: Reader, at: int, name: str, match: Match, terms: Terms, context: int) -> str:
+def _format_row(db: ReadConnection, at: int, name: str, match: Match, terms: Terms, context: int) -> str:
     """A matching message: its heading, its lines, and its neighbours. `at`: number of the row in the answer."""
     seq = match.message.seq
     lines = [answers.format_heading(at, name, match.message)]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
-from openmem_hook.store import sandbox
+from openmem_hook.store import fulltext, sandbox
 from openmem_hook.store.database import read_only_blocking
 from openmem_hook.store.sandbox import Table
-from openmem_hook.store.search import index_state
 from openmem_hook.tools import answers, arguments
 from openmem_hook.tools.arguments import ArgumentError
 from openmem_hook.tools.tool import SESSION, Call, Tool
@@ -23,8 +22,8 @@ def _answer(call: Call) -> str:
     path = call.existing_session_path(session)
     # The statement may ask the full-text tables. Only a session that they lag behind needs the writer's connection.
     with read_only_blocking(path) as db:
-        is_behind = index_state.is_behind(db)
-    is_whole = not is_behind or index_state.catch_up(call.pool.session(call.caller.tenant, session), CATCH_UP_S)
+        is_behind = fulltext.is_behind(db)
+    is_whole = not is_behind or call.pool.session(call.caller.tenant, session).index_all(CATCH_UP_S)
     answer = _format_table(sandbox.select(path, sql))
     return answer if is_whole else f"{answer}\nnote: the newest messages are not in the full-text tables yet; ask again"
 

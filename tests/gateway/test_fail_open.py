@@ -227,20 +227,20 @@ BEFORE_MEMORY: list[tuple[Any, str]] = [
 INSIDE: list[tuple[Any, str]] = [
     (compactor, "decide"),
     (record, "_rows"),
-    (record, "events_of"),
-    (compactor, "savings_of"),
-    (record, "replaced_threads"),
+    (record, "list_events"),
+    (compactor, "measure_savings"),
+    (record, "find_replaced_threads"),
     (record, "_hidden_by_new_edits"),
     (tokens, "estimate"),
-    (estimate, "of_whole"),
-    (estimate, "prompt_tokens"),
+    (estimate, "estimate_whole"),
+    (estimate, "estimate_prompt"),
     (breakpoints, "layout"),
     (session_module, "claim"),
     (session_module, "version"),
     (session_module, "pack"),
     (recorder, "_open_call"),
     (catalog, "touch"),
-    (catalog, "rate"),
+    (catalog, "read_rate"),
     (catalog, "find_anchor"),
     (catalog, "index_edits"),
     (catalog, "record"),
@@ -291,7 +291,7 @@ def raising(*given: Any, **named: Any) -> Any:
     raise ZeroDivisionError("a seam gave way")
 
 
-@pytest.mark.parametrize("seam", [(compactor, "savings_of"), (recorder, "_open_call")], ids=named)
+@pytest.mark.parametrize("seam", [(compactor, "measure_savings"), (recorder, "_open_call")], ids=named)
 @formats
 async def test_a_failure_after_the_commit_sends_the_bytes_that_were_committed(
     new_hook, state_dir, monkeypatch, fmt: Format, seam: tuple[Any, str]

@@ -202,7 +202,7 @@ ROWS: dict[str, tuple[dict[Any, Any], dict[str, Any], str | None, str]] = {
 @pytest.mark.parametrize(("headers", "body", "expected", "thread"), ROWS.values(), ids=ROWS)
 def test_a_session_id_is_found_where_the_client_said_it(headers, body, expected, thread) -> None:
     found = session_of(headers, body, None)
-    assert (found.id, found.agent_thread) == (expected, thread)
+    assert (found.id, found.subagent) == (expected, thread)
     assert "canary" not in repr(found)
 
 
@@ -212,7 +212,7 @@ def test_two_requests_of_one_session_say_the_same(headers, body, expected, threa
     if "litellm_call_id" in body or "trace" in str(body):
         fresh.pop("litellm_call_id")
     first, second = session_of(headers, body), session_of(dict(headers), {**body, **fresh})
-    assert (first.id, first.agent_thread) == (second.id, second.agent_thread) == (expected, thread)
+    assert (first.id, first.subagent) == (second.id, second.subagent) == (expected, thread)
 
 
 ONE_SOURCE = {
@@ -246,7 +246,7 @@ def test_a_sub_agent_shares_the_session_and_has_its_own_thread() -> None:
     sub = session_of({"x-claude-code-session-id": SESSION, "x-claude-code-agent-id": "a1"}, {})
     other = session_of({"x-claude-code-session-id": SESSION, "x-claude-code-agent-id": "a2"}, {})
     assert main.id == sub.id == other.id
-    assert len({main.agent_thread, sub.agent_thread, other.agent_thread}) == 3
+    assert len({main.subagent, sub.subagent, other.subagent}) == 3
 
 
 def test_an_agent_id_without_a_session_still_separates_the_thread() -> None:

@@ -103,7 +103,7 @@ class FilledStore:
         worker = self.pool.session(tenant, name)
         with worker.in_use() as db:
             for row in (row if isinstance(row, Row) else said(row) for row in rows):
-                worker.claim(db, self._write(row, worker.state), Handshake())
+                worker.write(db, self._write(row, worker.state), Handshake())
             with database.transaction(db):
                 assert behind != fulltext.index(db, 0 if behind else 10**9), "behind is not behind"
         self.pool.with_catalog(tenant, lambda db: catalog.touch(db, name, at, "claude-code", "m", project))

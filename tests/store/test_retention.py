@@ -201,7 +201,7 @@ async def test_a_session_used_while_its_turn_came_is_passed_over(worker, clock) 
     tenant, path = folder_of(hook).name, path_of(hook, "old")
     before = clock.now + 1
     erased: list[str] = []
-    assert hook.compactor.store.pool.with_catalog(tenant, lambda db: catalog.idle(db, before, 9)) == [path.stem]
+    assert hook.compactor.store.pool.with_catalog(tenant, lambda db: catalog.find_idle(db, before, 9)) == [path.stem]
     hook.compactor.store.pool.with_catalog(tenant, lambda db: catalog.touch(db, path.stem, clock.now + 2, "", ""))
     forget = lambda db: catalog.forget(db, path.stem, before, lambda: erased.append("files"))  # noqa: E731
     assert not hook.compactor.store.pool.with_catalog(tenant, forget)
@@ -295,7 +295,7 @@ async def test_a_sweep_keeps_no_request_waiting_and_ends_with_the_worker(worker,
         leave.wait(10)
         return []
 
-    monkeypatch.setattr(catalog, "idle", slow)
+    monkeypatch.setattr(catalog, "find_idle", slow)
     request = session("anthropic") | {"proxy_server_request": {"headers": {"x-session-id": "new"}}}
     for _ in range(3):
         await asyncio.wait_for(hook.async_pre_call_hook(make_key(), None, dict(request), "anthropic_messages"), 2)
@@ -314,7 +314,7 @@ def test_a_sweep_that_is_stopped_deletes_nothing_more(state_dir: Path, clock: Cl
     monkeypatch.setattr(catalog, "forget", lambda *given: [forget(*given), keeper.stop()][0])
     clock.now += 2 * DAY
     assert keeper.sweep(1) == 1
-    assert len(pool.with_catalog(tenant, catalog.names)) == 2
+    assert len(pool.with_catalog(tenant, catalog.read_names)) == 2
     clock.now += HOUR
     assert keeper.sweep(1) == 0
     assert pool.with_catalog(tenant, lambda db: catalog.begin_chore(db, retention.CHORE, clock.now, HOUR)), (

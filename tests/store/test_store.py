@@ -105,7 +105,7 @@ def claim(worker: OpenSession, *rows: NewRow, edits: Sequence[Edit] = (), **more
     handshake = more.pop("handshake", None) or Handshake()
     write = Write(next(iter(worker.state.threads.values()), None) or thread(), rows, Edits.of(edits), **more)
     assert worker.file.db is not None
-    return worker.claim(worker.file.db, write, handshake) is not None
+    return worker.write(worker.file.db, write, handshake) is not None
 
 
 def query(worker: OpenSession, sql: str) -> list[Any]:
@@ -273,9 +273,9 @@ def test_names_on_disk_say_nothing_of_tenant_session_or_agent() -> None:
     assert names.tenant_folder("user:ada") != names.tenant_folder("user:adb")
     assert names.session_name("user:ada", "1") != names.session_name("user:adb", "1")
     assert names.session_name("user:a", "b1") != names.session_name("user:ab", "1")
-    for name in (names.tenant_folder("\ud800/../ada"), names.session_name("ada", "../x"), names.thread_label("x")):
+    for name in (names.tenant_folder("\ud800/../ada"), names.session_name("ada", "../x"), names.subagent_label("x")):
         assert set(name) <= set("0123456789abcdef")
-    assert names.thread_label("") == ""
+    assert names.subagent_label("") == ""
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
@@ -455,7 +455,7 @@ def test_a_shorter_form_that_was_committed_too_late_gives_way_to_the_one_that_wa
 
 def test_a_new_thread_begins_with_its_parents_offset_for_every_worker(path: Path, worker: OpenSession) -> None:
     write = Write(replace(thread(), offset=2_000.0), [row("one")])
-    assert worker.claim(worker.refresh(), write, Handshake()) is not None
+    assert worker.write(worker.refresh(), write, Handshake()) is not None
     assert [known.offset for known in stored(path).threads.values()] == [2_000.0]
 
 
@@ -534,7 +534,7 @@ def test_an_edit_of_a_kind_of_a_later_version_is_left_alone(path: Path, worker: 
 
 def report(worker: OpenSession, call_id: str, **more: Any) -> None:
     fields = {"cut": "", "tokens": 100, "overhead": 1.0, "family_rate": 2.5, "row_tokens": [], "thread": 1, "now": 1.0}
-    usage = UsageWrite(call_id=call_id, key=b"key", event=Event("usage", {}), **{**fields, "offset": 2.0, **more})
+    usage = UsageWrite(report_id=call_id, key=b"key", event=Event("usage", {}), **{**fields, "offset": 2.0, **more})
     worker.record_usage(worker.refresh(), usage)
 
 
@@ -710,7 +710,7 @@ def test_handles_stay_bounded_however_many_sessions_come(pool: Pool, small: None
     before = len(list(Path("/proc/self/fd").iterdir()))
     for n in range(60):
         with pool.session(f"tenant {n % 7}", f"{n}").in_use():
-            pool.with_catalog(f"tenant {n % 7}", catalog.names)
+            pool.with_catalog(f"tenant {n % 7}", catalog.read_names)
     assert len(list(Path("/proc/self/fd").iterdir())) - before <= 3 * (2 + 2) + 3
 
 
@@ -729,7 +729,7 @@ def test_a_session_or_catalog_in_use_for_too_long_is_not_waited_for(pool: Pool, 
         pass
 
     def use_again(db: sqlite3.Connection) -> None:
-        other = threading.Thread(target=lambda: busy.append(pool.try_catalog("tenant", catalog.names, None)))
+        other = threading.Thread(target=lambda: busy.append(pool.try_catalog("tenant", catalog.read_names, None)))
         other.start()
         other.join()
 
@@ -742,13 +742,13 @@ def test_a_catalog_that_fails_is_told_once_and_left_alone_for_a_moment(pool: Poo
     pool.on_catalog_error = told.append
     pool.folder.parent.mkdir(exist_ok=True)
     pool.folder.write_text("in the way")
-    assert [pool.try_catalog("tenant", catalog.names, None) for _ in range(3)] == [None] * 3
+    assert [pool.try_catalog("tenant", catalog.read_names, None) for _ in range(3)] == [None] * 3
     assert [type(one) for one in told] == [NotADirectoryError]
-    assert pool.try_catalog("another", catalog.names, None) is None
+    assert pool.try_catalog("another", catalog.read_names, None) is None
     pool.folder.unlink()
     monkeypatch.setattr("openmem_hook.store.pool.REST_S", 0.0)
     pool._resting_until.clear()
-    assert pool.try_catalog("tenant", catalog.names, None) == set()
+    assert pool.try_catalog("tenant", catalog.read_names, None) == set()
 
 
 # --- the catalog --------------------------------------------------------------------------------------------

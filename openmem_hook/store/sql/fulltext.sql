@@ -1,5 +1,9 @@
 -- database: session
 
+-- name: is_behind
+-- Whether some messages are not in the full-text index yet.
+SELECT coalesce((SELECT max(seq) FROM records), 0) > coalesce((SELECT max(id) FROM messages_fts_docsize), 0);
+
 -- name: last_indexed
 SELECT coalesce(max(id), 0) FROM messages_fts_docsize;
 

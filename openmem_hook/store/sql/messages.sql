@@ -60,7 +60,3 @@ FROM edits e
 JOIN records r ON r.key = e.key
 WHERE e.kind = 'swap' AND e.name = :result_id
 LIMIT 1;
-
--- name: is_behind
--- Whether some messages are not in the full-text index yet.
-SELECT coalesce((SELECT max(seq) FROM records), 0) > coalesce((SELECT max(id) FROM messages_fts_docsize), 0);

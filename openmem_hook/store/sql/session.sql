@@ -77,4 +77,4 @@ DELETE FROM events WHERE created_at = :now AND kind <> 'usage';
 
 -- name: insert_report
 INSERT OR IGNORE INTO reports (call_id, key, cut, tokens, overhead, chars_per_token)
-VALUES (:call_id, :key, :cut, :tokens, :overhead, :family_rate);
+VALUES (:report_id, :key, :cut, :tokens, :overhead, :family_rate);

@@ -23,11 +23,11 @@ class Load(NamedTuple):
 def weigh(draft: Draft) -> Draft:
     """What the request costs as it would go out with the edits so far."""
     outgoing = outgoing_facts(draft.adapter, draft.history, draft.edits, draft.inputs.cache)
-    count = estimate.prompt_tokens(draft.history, outgoing, draft.edits, draft.costs)
+    count = estimate.estimate_prompt(draft.history, outgoing, draft.edits, draft.costs)
     return replace(draft, outgoing=outgoing, tokens=count, tokens_before=count)
 
 
-def load_of(draft: Draft) -> Load:
+def measure_load(draft: Draft) -> Load:
     """Tokens, body bytes and media of the request as it would go out."""
     start, trim_ = draft.edits.tail_start(draft.history), draft.edits.trim
     facts = [fact for fact in (*draft.outgoing.facts[: draft.history.lead], *draft.outgoing.facts[start:]) if fact]
@@ -37,7 +37,7 @@ def load_of(draft: Draft) -> Load:
     return Load(draft.tokens, size, head_media + sum(fact.media for fact in facts))
 
 
-def exceeded_dimensions(load: Load, limits: Limits, share: float = 1.0) -> list[int]:
+def find_exceeded(load: Load, limits: Limits, share: float = 1.0) -> list[int]:
     """The dimensions in which a load is over that share of its hard limit, as places in `Load`."""
     hard = (limits.hard, limits.max_body_bytes, limits.max_media)
     return [i for i, most in enumerate(hard) if most is not None and load[i] > most * share]
