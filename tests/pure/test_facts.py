@@ -93,6 +93,15 @@ def test_what_a_client_wrote_is_no_text(kind: PartKind, is_text: bool) -> None:
     assert not facts("user", Part("text", " \n")).has_text
 
 
+def test_thinking_is_told_from_thinking_at_the_start() -> None:
+    first, later, none = (
+        facts("assistant", *parts(*kinds)) for kinds in (("thinking", "text"), ("text", "thinking"), ())
+    )
+    assert (first.starts_with_thinking, first.has_thinking) == (True, True)
+    assert (later.starts_with_thinking, later.has_thinking) == (False, True)
+    assert (none.starts_with_thinking, none.has_thinking) == (False, False)
+
+
 # --- a trim that a person asks for ----------------------------------------------------------------------------
 
 COMMANDS: list[tuple[Role, list[Part], bool]] = [
