@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sort | sed -E 's/:.*##[[:space:]]*/|/' | \
-	while IFS='|' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
+	while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 demo: $(READY)  ## watch a long session through the real gateway and a scripted model, offline (about a minute)
 	@exec $(BIN)/python -m demo $(ARGS)
@@ -30,10 +30,10 @@ test: check  ## format, lint, types, import contracts, all tests
 test-fast: $(READY)  ## the pure tests, in seconds
 	$(BIN)/python -m pytest -p tests.no_litellm -n 2 --dist worksteal $(PURE) $(ARGS)
 
-mutations: $(READY)  ## prove that the tests catch mistakes, each made in a copy of the repository (ARGS=splice: only those with that word)
+mutations: $(READY)  ## prove that the tests catch mistakes (ARGS=splice: only those)
 	@exec $(BIN)/python -m tests.mutations $(ARGS)
 
-clients: $(READY)  ## install the agents that people use with npm and run them through the gateway (a quarter of an hour; ARGS=codex: only that)
+clients: $(READY)  ## run the agents that people use through the gateway, by npm (ARGS=codex: only that)
 	$(BIN)/python -m clients $(ARGS)
 
 check: $(READY)  ## what `make test` runs before the tests

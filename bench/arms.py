@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from tests.shelf import BlockingRunner
+from tests.harness.filled_store import BlockingRunner
 
 from openmem_hook import config
 from openmem_hook.compactor import Compactor, Request

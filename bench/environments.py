@@ -90,6 +90,10 @@ def environ(peer: Peer, home: Path) -> dict[str, str]:
 
 def main() -> int:
     wanted = sys.argv[1:] or [name for name, peer in PEERS.items() if peer.requirements]
+    unknown = [name for name in wanted if name not in PEERS]
+    if unknown:
+        print(f"no such peer: {', '.join(unknown)}; there are {', '.join(PEERS)}")
+        return 2
     missed = []
     for name in wanted:
         print(f"{name}: {', '.join(PEERS[name].requirements)}", flush=True)

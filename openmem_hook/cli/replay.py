@@ -30,7 +30,7 @@ from openmem_hook.cli.base import FILE, CannotRunError, Command, WholeNumber
 @click.option("--html", "page", type=FILE, metavar="PAGE", help="Write a page with charts, too.")
 @click.option(
     "--trim-at-tokens",
-    type=WholeNumber(1, 100_000_000),
+    type=WholeNumber(1_000, 100_000_000),
     metavar="N",
     help="The setting trim_at_tokens for this run.",
 )

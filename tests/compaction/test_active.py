@@ -25,8 +25,8 @@ from openmem_hook.compaction.edits import Edit, Edits, EditState
 from openmem_hook.compaction.trim import find_choices
 from openmem_hook.model import Format, History
 from tests.compaction.generated import Sketch, sketches
-from tests.compaction.profile import examples
 from tests.compaction.sketches import active_shape, cut, facts_of, history, index, splice, state_of, swap
+from tests.kit.profile import examples
 
 EditOf = Callable[[History], Edit]
 """Makes an edit on the history that it is decided on."""

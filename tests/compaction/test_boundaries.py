@@ -14,8 +14,8 @@ from openmem_hook.compaction.boundaries import find_closed_places, find_outputs,
 from openmem_hook.model import History
 from tests.compaction.generated import Sketch, sketches
 from tests.compaction.legality import pairs
-from tests.compaction.profile import examples
 from tests.compaction.sketches import history, index
+from tests.kit.profile import examples
 
 ids = st.lists(st.sampled_from("abcd"), max_size=3).map(tuple)
 

@@ -25,12 +25,12 @@ from openmem_hook.facts import facts_of_message
 from openmem_hook.model import Adapter, Facts, Format, History, HistoryCache
 from openmem_hook.tokens import ZERO, media_count
 from tests.compaction import hidden
-from tests.compaction.profile import examples
 from tests.compaction.session import adapter_of, decode_body
 from tests.compaction.sketches import cut, swap
 from tests.kit.builders import FORMATS, Json, session
 from tests.kit.histories import bodies, format_of
 from tests.kit.prefix import check, unchanged
+from tests.kit.profile import examples
 
 PARTS = ("trim", "inner", "swap", "splice")
 COMBINATIONS = [set(parts) for count in range(len(PARTS) + 1) for parts in combinations(PARTS, count)]

@@ -26,11 +26,11 @@ from openmem_hook.facts import facts_of_message
 from openmem_hook.model import HistoryCache
 from openmem_hook.tokens import ZERO
 from tests.compaction.hidden import HidingSession
-from tests.compaction.profile import examples
 from tests.compaction.session import ROOMY, SMALL, MemorySession, decode_body, is_break, messages_of, settings
 from tests.kit.builders import FORMATS, Format, Json
 from tests.kit.histories import bodies, drift, edit, fork, format_of, growth, rewind, turns_of
 from tests.kit.prefix import broken_at, canonical, check, normal, unchanged
+from tests.kit.profile import examples
 
 pytestmark = pytest.mark.laws
 BIG = 700

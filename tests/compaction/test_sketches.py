@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from openmem_hook.formats import adapter_named
 from openmem_hook.formats.decode import decode
 from openmem_hook.model import History, HistoryCache
-from tests.compaction.profile import examples
 from tests.compaction.sketches import LETTERS, compaction, cut, facts_of, history, index, keys_and_chain, shapes
 from tests.kit.builders import (
     FORMATS,
@@ -30,6 +29,7 @@ from tests.kit.builders import (
     user,
 )
 from tests.kit.histories import bodies
+from tests.kit.profile import examples
 
 
 def decode_body(fmt: Format, request: Json) -> History:

@@ -13,8 +13,8 @@ from openmem_hook.compaction.trim import POINTER_TOKENS, Choice, Target, Weights
 from openmem_hook.model import History
 from tests.compaction.generated import Sketch, sketches
 from tests.compaction.legality import faults
-from tests.compaction.profile import examples
 from tests.compaction.sketches import history, index, shape, shapes
+from tests.kit.profile import examples
 
 LONG_TURN = "T2 C2 R2 C3 R3 C4 R4 C5 R5 C6 R6"
 

@@ -18,7 +18,7 @@ from openmem_hook.compaction.wording import (
     quote,
     short_header,
 )
-from tests.compaction.profile import examples
+from tests.kit.profile import examples
 
 NOTHING = Removal(messages=3, turns=1, requests=[], files_read=[], files_written=[], has_tool=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from openmem_hook import fingerprint
@@ -17,6 +17,7 @@ from openmem_hook.formats.typed import CLIENT_TEXTS
 from openmem_hook.model import Adapter, HistoryCache, MessageKind, PartKind, Role
 from openmem_hook.text import searchable_text
 from tests.formats.tables import ROWS
+from tests.kit.profile import examples
 
 
 def fields_of(value: Any) -> Iterator[tuple[str, Any]]:
@@ -63,11 +64,10 @@ def objects(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]
 any_json = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | objects(inner), max_leaves=10)
 any_object = objects(any_json)
 adapters = st.sampled_from(ADAPTERS)
-lively = settings(max_examples=100, deadline=None)
 
 
 @given(adapter=adapters, raw=any_json | any_object)
-@lively
+@examples(0.5)
 def test_any_message_is_read(adapter: Adapter, raw: Any) -> None:
     payload = fingerprint.dump(raw)
     parts = adapter.parts_of(raw)
@@ -81,14 +81,14 @@ def test_any_message_is_read(adapter: Adapter, raw: Any) -> None:
 
 
 @given(adapter=adapters, raw=any_json | any_object)
-@lively
+@examples(0.5)
 def test_any_message_is_read_again_from_its_stored_bytes(adapter: Adapter, raw: Any) -> None:
     again = fingerprint.load(fingerprint.dump(raw))
     assert facts_of_message(adapter, again, 0) == facts_of_message(adapter, raw, 0)
 
 
 @given(adapter=adapters, raw=any_object, keep_thinking=st.booleans())
-@lively
+@examples(0.5)
 def test_any_object_is_frozen_and_pointed_at(adapter: Adapter, raw: dict[str, Any], keep_thinking: bool) -> None:
     payload = fingerprint.dump(raw)
     head_form = adapter.freeze_message(raw, keep_thinking)
@@ -101,7 +101,7 @@ def test_any_object_is_frozen_and_pointed_at(adapter: Adapter, raw: dict[str, An
 
 
 @given(adapter=adapters, messages=st.lists(any_object, min_size=1, max_size=5), fields=any_object)
-@lively
+@examples(0.5)
 def test_any_body_that_matches_is_decoded_and_finished(
     adapter: Adapter, messages: list[dict[str, Any]], fields: dict[str, Any]
 ) -> None:
@@ -120,7 +120,7 @@ def test_any_body_that_matches_is_decoded_and_finished(
 
 
 @given(before=st.lists(any_object, max_size=5), after=st.lists(any_object, max_size=5))
-@lively
+@examples(0.5)
 def test_any_messages_never_get_more_than_one_breakpoint_again(
     before: list[dict[str, Any]], after: list[dict[str, Any]]
 ) -> None:

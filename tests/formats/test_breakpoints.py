@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from openmem_hook.facts import facts_of_message
 from openmem_hook.formats import anthropic
@@ -29,6 +29,7 @@ from tests.kit.builders import (
 )
 from tests.kit.chat_words import result as chat_result
 from tests.kit.histories import bodies, randoms
+from tests.kit.profile import examples
 
 MARKER = {"type": "ephemeral"}
 HOUR = MARKER | {"ttl": "1h"}
@@ -141,7 +142,7 @@ def test_no_breakpoint_is_set_where_the_client_set_none() -> None:
 
 
 @given(bodies("anthropic"), randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
+@examples(0.5)
 def test_there_are_never_more_breakpoints_than_the_client_set(request: Json, rng: Random) -> None:
     before: list[Json] = request["messages"]
     after = [without_markers(message) if rng.random() < 0.7 else message for message in before if rng.random() < 0.7]

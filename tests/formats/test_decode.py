@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from openmem_hook import fingerprint, tokens
@@ -32,6 +32,7 @@ from tests.kit.builders import (
     user,
 )
 from tests.kit.histories import bodies, drift, edit, growth, rewind
+from tests.kit.profile import examples
 
 
 def read(fmt: Format, request: Json, cache: HistoryCache | None = None) -> History:
@@ -48,7 +49,7 @@ def alike(one: History, other: History) -> bool:
 
 
 @given(st.data(), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@examples(0.5)
 def test_a_history_has_the_same_names_whatever_was_decoded_before(data: st.DataObject, rng: Random) -> None:
     fmt = data.draw(st.sampled_from(FORMATS))
     base = data.draw(bodies(fmt))

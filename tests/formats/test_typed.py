@@ -172,11 +172,14 @@ def test_a_command_that_a_block_only_quotes_is_no_command() -> None:
 
 def test_many_small_blocks_take_no_longer_than_their_length() -> None:
     """Ten times the blocks take about ten times as long."""
-    few, many = (seconds("<system-reminder>a</system-reminder>\n" * count) for count in (2_000, 20_000))
+    few, many = (
+        min(seconds("<system-reminder>a</system-reminder>\n" * count) for _ in range(3)) for count in (2_000, 20_000)
+    )
     assert many < 60 * few
 
 
 def seconds(text: str) -> float:
-    start = time.perf_counter()
+    """Of this thread's own work: others may have the processor meanwhile."""
+    start = time.thread_time()
     assert classify(text) == "reminder"
-    return time.perf_counter() - start
+    return time.thread_time() - start

@@ -267,7 +267,7 @@ def test_broken_lines_and_unknown_records_are_counted_and_left_out(
 
 def test_a_wrong_limit_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert openmem("x.jsonl", "--trim-at-tokens", "0") == 2
-    assert "0 is not allowed: a whole number from 1 to 100000000 is" in capsys.readouterr().err
+    assert "0 is not allowed: a whole number from 1000 to 100000000 is" in capsys.readouterr().err
 
 
 # --- the page -----------------------------------------------------------------------------------------------

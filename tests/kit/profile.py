@@ -1,4 +1,4 @@
-"""How long the property tests of this room look: short by default, longer where the laws do."""
+"""How long the property tests of the pure rooms look: short by default, longer where the laws do."""
 
 from __future__ import annotations
 
