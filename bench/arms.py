@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from tests.harness.filled_store import BlockingRunner
-
 from openmem_hook import config
 from openmem_hook.compactor import Compactor, Request
 from openmem_hook.formats import adapter_named
@@ -23,6 +21,7 @@ from openmem_hook.replay.provider.counting import message_tokens, prompt_tokens
 from openmem_hook.replay.provider.prompt_cache import CacheUse
 from openmem_hook.store import names
 from openmem_hook.tools import Caller, ToolRunner
+from tests.harness.filled_store import BlockingRunner
 
 MODEL = "claude-sonnet-4-5"
 WINDOW = 200_000
