@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import aiosqlite
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 BUSY_S = 0.8
 """Seconds to wait for another worker's short transaction; well inside the hook's deadline."""
@@ -281,8 +281,8 @@ async def read_only(path: Path, seconds: float = READ_S) -> AsyncIterator[aiosql
 
     Raises as `read_only_blocking`.
     """
-    db = aiosqlite.Connection(partial(connect_read_only, path, seconds), _ROWS_A_TURN)
-    opening = asyncio.ensure_future(db)
+    db = _AsyncConnection(partial(connect_read_only, path, seconds), _ROWS_A_TURN)
+    opening = asyncio.ensure_future(db.open())
     try:
         # Shielded: whoever is cancelled meanwhile leaves at once, and what was being opened is closed afterwards.
         await asyncio.shield(opening)
@@ -290,13 +290,42 @@ async def read_only(path: Path, seconds: float = READ_S) -> AsyncIterator[aiosql
     except sqlite3.Error as error:
         raise _read_error(error) from None
     finally:
-        if not opening.done():
-            opening.add_done_callback(lambda _: db.stop())
-        elif not opening.cancelled() and opening.exception() is None:
+        db.is_wanted = False
+        if db.is_open:
             await db.interrupt()  # a statement still runs where the caller was cancelled
             # The thread is told to close the connection and to end before this waits: it does so in any case.
-            if (end := db.stop()) is not None:
-                await end
+            await db.end()
+
+
+class _AsyncConnection(aiosqlite.Connection):
+    """One whose end can be waited for, also where aiosqlite itself stops it because it can't be opened: the last thing
+    that its thread does is to speak to the event loop, which must not have been closed by then."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection], rows_a_turn: int) -> None:
+        super().__init__(connect, rows_a_turn)
+        self.is_open = False
+        """Whether it could be opened, and somebody still wanted it then."""
+        self.is_wanted = True
+        """Whether somebody waits for it to be opened, or uses it."""
+        self._end: asyncio.Future[Any] | None = None
+
+    def stop(self) -> asyncio.Future[Any] | None:
+        self._end = self._end or super().stop()
+        return self._end
+
+    async def open(self) -> None:
+        """Ends the thread before it returns or raises, unless the connection is open for somebody who wants it."""
+        try:
+            await self
+            self.is_open = self.is_wanted
+        finally:
+            if not self.is_open:
+                await self.end()
+
+    async def end(self) -> None:
+        """Closes the connection, and waits for its thread."""
+        if (end := self.stop()) is not None:
+            await end
 
 
 def _read_error(error: sqlite3.Error) -> StoreError:

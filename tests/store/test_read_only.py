@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sqlite3
 import threading
 import time
@@ -164,6 +165,46 @@ async def test_whoever_is_cancelled_leaves_at_once_and_no_thread_stays(
     assert time.monotonic() - start < after + 2
     await threads_end()  # before the connections are looked at: none may be used by two threads at once
     assert all(map(is_closed, connections))
+
+
+def read_and_leave(path: Path, after: float) -> None:
+    """On an event loop of its own, which is closed at once."""
+    with contextlib.suppress(asyncio.TimeoutError, OSError, StoreError):
+        asyncio.run(asyncio.wait_for(read(path), after))
+
+
+@pytest.mark.parametrize("after", [0.0, 0.05, 0.3], ids=["at once", "while it opens", "while it reads"])
+@pytest.mark.parametrize("name", ["session.db", "gone.db", "bad.db"])
+def test_no_thread_speaks_to_an_event_loop_that_was_closed(
+    name: str, after: float, path: Path, connections: list[sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = list[threading.ExceptHookArgs]()
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    damage(path.with_name("bad.db"))
+    before = set(threading.enumerate())
+    with slow_threads():
+        read_and_leave(path.with_name(name), after)
+        for thread in set(threading.enumerate()) - before:
+            thread.join(10)
+    assert not failures
+    assert set(threading.enumerate()) <= before
+
+
+@contextlib.contextmanager
+def slow_threads() -> Iterator[None]:
+    """Connections' threads wait before each of their steps, which aiosqlite logs."""
+    log, handler = logging.getLogger("aiosqlite"), logging.Handler()
+    handler.emit = lambda record: time.sleep(0.03)
+    level, propagate = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagate
 
 
 # --- the tools that use it ----------------------------------------------------------------------------------

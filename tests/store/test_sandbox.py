@@ -203,7 +203,7 @@ def test_nothing_is_written_and_no_other_file_is_reached_or_made(
 
 
 GREEDY = {
-    "one call of 400 MB": "SELECT length(printf('%.*c', 400000000, 'x'))",
+    "one call of 2 GB": "SELECT length(printf('%.*c', 2000000000, 'x'))",
     "one call of 400 MB, hex": "SELECT length(hex(zeroblob(200000000)))",
     "repeated replace": "SELECT length(replace(hex(zeroblob(15000000)), '0', 'aaaaa'))",
     "a sorter of 8 GB": "WITH RECURSIVE t(x) AS (SELECT hex(zeroblob(4000000)) UNION ALL "
