@@ -71,9 +71,10 @@ def _with_shorter(draft: Draft, swaps: Sequence[Swap]) -> Draft:
     outgoing = outgoing_facts(draft.adapter, draft.history, draft.edits, draft.inputs.cache)
     # What was measured of a row says nothing of its shorter form.
     forget = {swap.key: None for swap in swaps}
-    new_costs = replace(costs, row_tokens={**costs.row_tokens, **forget})
-    after = sum(estimate.estimate_each(draft.history, outgoing, new_costs, start))
-    return replace(draft, outgoing=outgoing, tokens=max(draft.tokens - max(before - after, 0.0), 0.0))
+    costs = replace(costs, row_tokens={**costs.row_tokens, **forget})
+    after = sum(estimate.estimate_each(draft.history, outgoing, costs, start))
+    count = max(draft.tokens - max(before - after, 0.0), 0.0)
+    return replace(draft, outgoing=outgoing, costs=costs, tokens=count)
 
 
 def _is_heavy(draft: Draft, share: float = RELIEF) -> bool:
