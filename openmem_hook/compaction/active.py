@@ -15,7 +15,7 @@ from itertools import islice
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction.boundaries import find_closed_places
-from openmem_hook.compaction.edits import Cut, Edits, RowEdit, RowEdits, Splice
+from openmem_hook.compaction.edits import Cut, Edits, RowEdit, RowEdits, Splice, in_order
 from openmem_hook.model import History
 
 RECENT_OUTPUTS = 8
@@ -67,11 +67,12 @@ class ActiveEdits:
 
     @cached_property
     def edited_rows(self) -> Mapping[bytes, Sequence[RowEdit]]:
-        """The edits of single messages, by row key."""
+        """The edits of single messages, by row key, as they apply one after the other."""
         by_row: dict[bytes, list[RowEdit]] = {}
         for edit in self.row_edits.values():
             by_row.setdefault(edit.key, []).append(edit)
-        return by_row
+        # Memory and a database list the same edits in other orders.
+        return {key: edits if len(edits) == 1 else in_order(edits) for key, edits in by_row.items()}
 
     @property
     def cut_id(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from openmem_hook import fingerprint
 from openmem_hook.compaction import wording
 from openmem_hook.compaction.draft import Draft
-from openmem_hook.compaction.edits import EditReason, Swap
+from openmem_hook.compaction.edits import EditReason, ResultEdit, Swap
 from openmem_hook.compaction.results import shorten
 from openmem_hook.model import History
 
@@ -62,10 +62,14 @@ def make_swaps(draft: Draft, index: int, over: int, cap: int, reason: EditReason
     if not slots:
         return []
     texts = {part.call_id: part.text for part in draft.adapter.parts_of(draft.history.messages[index])}
+    other_edits = [edit for edit in draft.edits.edited_rows.get(key, ()) if not isinstance(edit, Swap)]
     swaps = []
     for slot in slots:
         # What an agent reads back with our own tools is not shortened again: it could never be read whole.
         if reason == "size" and _is_answer_of_ours(draft.history, index, slot.call_id):
+            continue
+        # Another kind's text stands for it already.
+        if any(isinstance(edit, ResultEdit) and edit.call_id == slot.call_id for edit in other_edits):
             continue
         result_id = fingerprint.short_id(fact.digest, slot.call_id)
         text = shorten(texts[slot.call_id], result_id, cap)

@@ -1,13 +1,12 @@
 """The ledger of edits: what was decided about a history, frozen, and where each decision applies.
 
-An edit is decided once: a cut and a splice hold finished JSON, a swap finished text. There are three kinds, each a
-class here that says everything about itself: its payload and detail as a row, its place in the ledger, what the
-catalog finds it by. `KINDS` lists them; the store, the merging of ledgers and the carrying over from a lost database
-know no kind by name. `Edits` is the ledger as one value, `active` says which of it stands in a history, and `apply`
-builds what goes out.
+An edit is decided once: a cut and a splice hold finished JSON, a swap finished text. Each kind is a class here that
+says everything about itself: its payload and detail as a row, its place in the ledger, what the catalog finds it by.
+`KINDS` lists them; the store, the merging of ledgers and the carrying over from a lost database know no kind by name.
+`Edits` is the ledger as one value, `active` says which of it stands in a history, and `apply` builds what goes out.
 
-What is decided today: cuts from the lead and swaps. Inner cuts, splices and prepared edits are stored, merged, placed
-and applied like these, and no step makes one yet.
+Inner cuts, splices and prepared edits are stored, merged, placed and applied like all others, and no step makes one
+yet.
 """
 
 from __future__ import annotations
@@ -219,10 +218,8 @@ class RowEdit(Edit):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swap(RowEdit):
+class ResultEdit(RowEdit):
     """Frozen text in place of one tool result. Its `id` is what a model asks for to get the whole."""
-
-    kind = "swap"
 
     call_id: str
     text: str
@@ -251,6 +248,13 @@ class Swap(RowEdit):
     def from_row(cls, row: EditRow) -> Self:
         text = row.payload.decode("utf-8", "surrogatepass")
         return cls(**_common(row), key=row.key, call_id=row.part, text=text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap(ResultEdit):
+    """A short form: the beginning and the end of the result."""
+
+    kind = "swap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,8 +300,18 @@ class Splice(Edit):
         )
 
 
-# Written out, so that mypy names the method that a class of the table lacks.
+# Written out, so that mypy refuses a class of the table that lacks a method.
 KINDS: Mapping[EditKind, type[Edit]] = {"cut": Cut, "swap": Swap, "splice": Splice}
+"""Several edits of one message apply in this order, in every worker: of two texts for one result the later stands."""
+
+RESULT_KINDS = tuple(kind for kind, edit in KINDS.items() if issubclass(edit, ResultEdit))
+
+_ORDER: Mapping[EditKind, int] = {kind: place for place, kind in enumerate(KINDS)}
+
+
+def in_order(edits: Iterable[RowEdit]) -> list[RowEdit]:
+    """Edits of one message as they apply to it, one after the other."""
+    return sorted(edits, key=lambda edit: _ORDER[edit.kind])
 
 
 def _common(row: EditRow) -> dict[str, Any]:

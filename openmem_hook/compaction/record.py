@@ -42,12 +42,13 @@ def plan_write(draft: Draft, pause: Pause = no_pause) -> Write:
 
 
 def _edits(draft: Draft) -> Edits:
-    """Those that the database doesn't hold yet, and the new ones. A swap belongs to the cut that it came with, and
-    stands before it."""
+    """Those that the database doesn't hold yet, and the new ones. What is no cut belongs to the cut that it came with,
+    and stands before it."""
     edits = draft.inputs.state.unstored_edits.merge(draft.new_edits)
-    newest = max((edit.generation for edit in edits if isinstance(edit, Cut)), default=0)
-    swaps = [replace(edit, generation=newest) for edit in edits if isinstance(edit, Swap)]
-    return Edits.of([*swaps, *(edit for edit in edits if not isinstance(edit, Swap))])
+    cuts = [edit for edit in edits if isinstance(edit, Cut)]
+    newest = max((cut.generation for cut in cuts), default=0)
+    others = [replace(edit, generation=newest) for edit in edits if not isinstance(edit, Cut)]
+    return Edits.of([*others, *cuts])
 
 
 def visible_cut(draft: Draft) -> str:

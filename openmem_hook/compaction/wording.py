@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 VERSION = 1
-"""Changes when any wording below does; a thread keeps the wording of its first contact."""
+"""Of the note: changes when its words do, since a thread keeps those of its first contact. All other words below are
+frozen in the edits that use them."""
 
 NOTE = (
     "Context management (openmem): long conversations here are trimmed. When that has happened, an "

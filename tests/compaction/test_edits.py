@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from openmem_hook.compaction.edits import KINDS, NO_EDITS, Cut, Edit, EditKey, EditRow, Edits, EditState, edit_from
-from tests.compaction.sketches import cut, history, splice, swap
-
-LINE = history("T1 C1,2 R1,2 A1 T2 C3 R3 A3")
-TRIM, DEEP_TRIM = cut(LINE, "A1", "T1"), cut(LINE, "A3", "T1")
-INNER = cut(LINE, "R3", "R3", start="C3")
-SPLICE = splice(LINE, "A3", messages=b'[{"role":"assistant"}]')
-SWAP, OTHER_SWAP = swap(LINE, "R1,2", "1"), swap(LINE, "R1,2", "2", text="lone \ud800")
-
-SAMPLES: dict[str, Edit] = {
-    "a trim": TRIM,
-    "an inner cut": INNER,
-    "a cut of no known format or position": replace(TRIM, format="", position=None),
-    "a cut at the first message": cut(history("A1 T2"), "A1"),
-    "a swap": SWAP,
-    "a swap of a lone surrogate": OTHER_SWAP,
-    "a splice": SPLICE,
-    "a splice of another format": replace(SPLICE, format="responses"),
-    "a prepared edit": replace(DEEP_TRIM, state="prepared", generation=7, reason="forced"),
-    "an abandoned edit": replace(SWAP, state="abandoned"),
-}
+from openmem_hook.compaction.active import ActiveEdits
+from openmem_hook.compaction.edits import (
+    KINDS,
+    NO_EDITS,
+    Cut,
+    Edit,
+    EditKey,
+    EditKind,
+    EditRow,
+    Edits,
+    EditState,
+    ResultEdit,
+    edit_from,
+    in_order,
+)
+from tests.compaction.samples import DEEP_TRIM, INNER, LINE, OTHER_SWAP, SAMPLES, SPLICE, SWAP, TRIM
+from tests.compaction.sketches import cut, history, splice
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -38,7 +34,7 @@ def test_an_edit_survives_its_row(name: str) -> None:
 
 
 def test_every_kind_has_a_sample_and_names_itself() -> None:
-    assert {edit.kind for edit in SAMPLES.values()} == set(KINDS)
+    assert {edit.kind for edit in SAMPLES.values()} == set(KINDS) == set(get_args(EditKind))
     assert all(kind.kind == name for name, kind in KINDS.items())
 
 
@@ -115,6 +111,19 @@ def test_only_a_swap_has_a_full_text_to_be_asked_for_and_a_row_that_it_replaces(
     assert (SWAP.results, SWAP.replaced_row) == ((SWAP.id,), LINE.keys[2])
     for edit in (TRIM, INNER, SPLICE):
         assert (edit.results, edit.replaced_row) == ((), None)
+
+
+class LaterText(ResultEdit):
+    """A kind of text that comes later in the table than a swap."""
+
+    kind = "splice"
+
+
+def test_of_two_texts_for_one_result_that_of_the_later_kind_stands_whatever_their_order() -> None:
+    later = LaterText(id="2" * 16, reason="size", key=SWAP.key, call_id=SWAP.call_id, text="later")
+    assert in_order([SWAP, later]) == in_order([later, SWAP]) == [SWAP, later]
+    ledgers = [ActiveEdits(row_edits=Edits.of(edits).row_edits) for edits in ([SWAP, later], [later, SWAP])]
+    assert [ledger.edited_rows for ledger in ledgers] == [{SWAP.key: [SWAP, later]}] * 2
 
 
 # --- the ledger ---------------------------------------------------------------------------------------------

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
 import pytest
 
+from openmem_hook import tokens
+from openmem_hook.compaction import estimate
 from openmem_hook.compaction.draft import Break, Draft, Inputs, NotDue, NoUsefulCut
-from openmem_hook.compaction.edits import Cut, Swap
+from openmem_hook.compaction.edits import Cut, Edits, ResultEdit, Swap
 from openmem_hook.compaction.pipeline import STEPS, begin, run
+from openmem_hook.compaction.record import measure_savings
 from openmem_hook.compaction.squeeze import RELIEF, SQUEEZE
+from openmem_hook.compaction.state import SessionState
 from openmem_hook.compaction.trim import REPEATED_GAIN
 from openmem_hook.compaction.wording import NOTE, is_short_form
 from openmem_hook.limits import Limits
@@ -102,6 +107,20 @@ def test_what_went_past_the_store_was_sent_raw_and_stays_so() -> None:
 )
 def test_switched_off_nothing_is_shortened(more: dict[str, Any]) -> None:
     assert not run(inputs(body(*turn("go", "1", size=9000)), **more)).new_edits
+
+
+class OtherText(ResultEdit):
+    """A kind that nothing decides."""
+
+    kind = "splice"
+
+
+def test_a_result_that_another_kind_of_text_stands_for_is_not_shortened_too() -> None:
+    request = body(*turn("go", "1", "2", size=9000))
+    history = begin(inputs(request)).history
+    one = OtherText(id="0" * 16, reason="size", key=history.keys[2], call_id=history.facts[2].answers[0], text="other")
+    draft = run(inputs(request, SessionState(edits=Edits.of([one]))))
+    assert short_calls(draft) == {"2": "size"}
 
 
 def test_switched_off_what_went_out_short_goes_on_so() -> None:
@@ -410,6 +429,27 @@ def test_at_a_soft_limit_results_that_stay_are_left_alone() -> None:
     draft = decide(SMALL_TURN, limits(1000), **RAW)
     assert isinstance(draft.verdict, NoUsefulCut)
     assert not draft.new_edits
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.25], ids=["one result", "several", "several times over"])
+def test_what_was_measured_of_a_result_says_nothing_of_its_short_form(share: float) -> None:
+    memory = MemorySession(ROOMY, options=RAW)
+    memory.send(SMALL_TURN)
+    measured = dict.fromkeys(memory.state.row_tokens, 4000.0)
+    memory.state = replace(memory.state, row_tokens=measured)
+    memory.limits = limits(10**8, hard=round(memory.decide(SMALL_TURN).draft.tokens * share))
+    draft = memory.decide(SMALL_TURN).draft
+    raw, short = draft.history.facts, draft.outgoing.facts
+    edited = [i for i, key in enumerate(draft.history.keys) if key in draft.edits.edited_rows]
+    assert edited
+    unmeasured = dict.fromkeys(draft.history.keys[i] for i in edited)
+    assert draft.costs.row_tokens == {**measured, **unmeasured}, "what learns from the request counts it so too"
+    count = estimate.estimate_prompt(draft.history, draft.outgoing, draft.edits, draft.costs)
+    assert draft.tokens == pytest.approx(count)
+    price, savings = partial(tokens.estimate, draft.costs.calibration), measure_savings(draft)
+    assert savings is not None
+    saved = sum(price(raw[i].sizes) - price(short[i].sizes) for i in edited)
+    assert savings.before - savings.after == pytest.approx(saved, abs=1)
 
 
 def test_squeezed_once_a_request_goes_on_so() -> None:

@@ -11,11 +11,12 @@ import pytest
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction.decision import ThreadDecision
-from openmem_hook.compaction.edits import Swap
+from openmem_hook.compaction.edits import Cut, Edits, Swap
 from openmem_hook.compaction.record import measure_savings, visible_cut
 from openmem_hook.compaction.threads import Thread
 from openmem_hook.limits import Limits
 from tests.compaction import hidden
+from tests.compaction.samples import SPLICE
 from tests.compaction.session import ROOMY, SMALL, MemorySession, decode_body, is_break, messages_of, settings
 from tests.kit.builders import (
     FORMATS,
@@ -210,6 +211,14 @@ def test_edits_that_the_database_does_not_hold_are_written_before_new_ones() -> 
     memory, _ = send_once(HEAVY, TIGHT)
     memory.state = replace(memory.state, unstored_edits=memory.state.edits)
     assert set(memory.decide(HEAVY).write.edits) == set(memory.state.edits)
+
+
+def test_an_edit_of_any_kind_belongs_to_the_newest_cut_and_is_written_before_it() -> None:
+    memory, _ = send_once(HEAVY, TIGHT)
+    memory.state = replace(memory.state, unstored_edits=Edits.of([*memory.state.edits, SPLICE]))
+    edits = list(memory.decide(HEAVY).write.edits)
+    assert {edit.generation for edit in edits} == {1}
+    assert [isinstance(edit, Cut) for edit in edits] == sorted(isinstance(edit, Cut) for edit in edits)
 
 
 def test_the_visible_cut_is_that_of_all_cuts_that_stand() -> None:

@@ -33,6 +33,7 @@ from openmem_hook.store.pool import Pool
 from openmem_hook.store.session import pack, unpack
 from openmem_hook.text import searchable
 from openmem_hook.tokens import Sizes
+from tests.compaction.samples import SAMPLES
 from tests.harness.outage import Failing, assert_in_step, error, failing, striking
 
 KINDS = ("catalog", "session")
@@ -433,7 +434,10 @@ class Unsent(Handshake):
         return False
 
 
-@pytest.mark.parametrize("edit", [cut(b"inner", start=b"start", start_digest=b"digest"), cut(), swap()], ids=repr)
+SENT = {name: edit for name, edit in SAMPLES.items() if edit.state == "active"}
+
+
+@pytest.mark.parametrize("edit", SENT.values(), ids=SENT)
 def test_every_kind_of_edit_that_was_committed_too_late_is_abandoned(
     path: Path, worker: OpenSession, edit: Edit
 ) -> None:

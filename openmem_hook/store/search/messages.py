@@ -5,6 +5,7 @@ Searches read them in a worker thread beside their matches; a full text is read 
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 import aiosqlite
 
+from openmem_hook.compaction.edits import RESULT_KINDS
 from openmem_hook.fingerprint import load
 from openmem_hook.formats import adapter_named
 from openmem_hook.store.search.values import Message
@@ -28,6 +30,8 @@ _LINES_BETWEEN = statement("messages", "lines_between")
 _LINE = statement("messages", "line")
 _SHORTENED_RESULT = statement("messages", "shortened_result")
 
+_RESULT_KINDS = json.dumps(RESULT_KINDS)
+
 
 def _message_of(row: Sequence[Any]) -> Message:
     seq, role, kind, tool_name, in_context, thread, created_at, result_id = row
@@ -39,7 +43,7 @@ def _message_of(row: Sequence[Any]) -> Message:
 
 def read_message(db: sqlite3.Connection, seq: int) -> Message:
     """A message that is there."""
-    return _message_of(db.execute(_MESSAGE, {"seq": seq}).fetchone())
+    return _message_of(db.execute(_MESSAGE, {"seq": seq, "result_kinds": _RESULT_KINDS}).fetchone())
 
 
 def read_text(db: sqlite3.Connection, seq: int) -> str:
@@ -82,7 +86,7 @@ def read_neighbours(db: sqlite3.Connection, seq: int, count: int) -> list[tuple[
 
 async def read_full_text(db: aiosqlite.Connection, seq: int) -> tuple[Message, str] | None:
     """A message and its whole searchable text; None where there is no such message."""
-    rows = list(await db.execute_fetchall(_MESSAGE, {"seq": seq}))
+    rows = list(await db.execute_fetchall(_MESSAGE, {"seq": seq, "result_kinds": _RESULT_KINDS}))
     if not rows:
         return None
     ((text,),) = await db.execute_fetchall(_TEXT, {"seq": seq})
@@ -116,11 +120,11 @@ class ShortenedResult:
 
 async def read_shortened_result(db: aiosqlite.Connection, result_id: str) -> ShortenedResult | None:
     """The shortened result with this id (16 hex characters), None where this session has none."""
-    rows = list(await db.execute_fetchall(_SHORTENED_RESULT, {"result_id": result_id}))
+    rows = list(await db.execute_fetchall(_SHORTENED_RESULT, {"result_id": result_id, "result_kinds": _RESULT_KINDS}))
     if not rows:
         return None
     seq, format_, body, text, call_id = rows[0]
     if isinstance(call_id, bytes):  # a name with a lone surrogate, which has no UTF-8
         call_id = call_id.decode("utf-8", "surrogatepass")
-    (row,) = await db.execute_fetchall(_MESSAGE, {"seq": seq})
+    (row,) = await db.execute_fetchall(_MESSAGE, {"seq": seq, "result_kinds": _RESULT_KINDS})
     return ShortenedResult(_message_of(row), format_, body, text, call_id)

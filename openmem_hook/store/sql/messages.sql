@@ -1,5 +1,6 @@
 -- database: session
--- Single messages and lines. A line's id is its message's seq shifted by 24 bits, and its number from 1.
+-- Single messages and lines. A line's id is its message's seq shifted by 24 bits, and its number from 1. `:result_kinds`
+-- is a JSON list: the kinds of edits that stand for a result.
 
 -- name: message
 -- A message without its text, and the id of its shortened result.
@@ -7,7 +8,7 @@ SELECT
     r.seq, r.role, r.kind, r.tool_name, r.in_context,
     coalesce((SELECT name FROM threads WHERE id = r.thread), ''),
     r.created_at,
-    coalesce((SELECT max(name) FROM edits WHERE kind = 'swap' AND key = r.key), '')
+    coalesce((SELECT max(name) FROM edits WHERE kind IN (SELECT value FROM json_each(:result_kinds)) AND key = r.key), '')
 FROM records r
 WHERE r.seq = :seq;
 
@@ -58,5 +59,5 @@ SELECT line_no, text FROM lines WHERE id = :id;
 SELECT r.seq, r.format, r.body, (SELECT coalesce(text, '') FROM messages WHERE seq = r.seq), e.call_id
 FROM edits e
 JOIN records r ON r.key = e.key
-WHERE e.kind = 'swap' AND e.name = :result_id
+WHERE e.kind IN (SELECT value FROM json_each(:result_kinds)) AND e.name = :result_id
 LIMIT 1;
