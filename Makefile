@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then command -v "$$p"; break; fi; done)
 EXAMPLES ?= 3000
 # What these test does no I/O and never imports LiteLLM.
-PURE := tests/compaction tests/formats tests/pure
+PURE := tests/compaction tests/formats tests/pure tests/documents/test_names.py
 # Each of the gateways that are started would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 

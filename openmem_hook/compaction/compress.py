@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from openmem_hook import fingerprint
 from openmem_hook.compaction import wording
 from openmem_hook.compaction.draft import Draft
 from openmem_hook.compaction.edits import EditReason, ResultEdit, Swap
 from openmem_hook.compaction.results import shorten
-from openmem_hook.model import History
+from openmem_hook.model import History, ResultSlot
 
 SHORT_SHARE = 0.5
 """A short form's cap as a share of the size above which results are compressed."""
@@ -27,10 +27,8 @@ def compress(draft: Draft) -> Draft:
     newest_swap = {swap.call_id: swap for swap in inputs.state.edits.swaps.values()}
     cap = max(int(limit * SHORT_SHARE), SHORTEST)
     undecided_from = draft.undecided_from() if limit > 0 else len(history)
-    for i in range(max(draft.edits.tail_start(history), history.editable_from), len(history)):
-        # What was sent, stored or not, stays as it was sent.
-        if draft.was_sent(i):
-            continue
+    # What was sent, stored or not, stays as it was sent.
+    for i in draft.editable_places():
         renamed_swaps = _renamed_swaps(draft, i, newest_swap, cap)
         swaps += renamed_swaps
         if i >= undecided_from:
@@ -43,7 +41,8 @@ def _renamed_swaps(draft: Draft, index: int, newest_swap: Mapping[str, Swap], ca
     """Short forms that the very same results have under another name: a message before them changed, or another part of
     theirs. `newest_swap`: the newest short form by call id."""
     fact, key = draft.history.facts[index], draft.history.keys[index]
-    pairs = [(slot, newest_swap[slot.call_id]) for slot in fact.results if slot.call_id in newest_swap]
+    slots = [slot for slot in _swappable_slots(draft, index) if slot.call_id in newest_swap]
+    pairs = [(slot, newest_swap[slot.call_id]) for slot in slots]
     if not pairs:
         return []
     texts = {part.call_id: part.text for part in draft.adapter.parts_of(draft.history.messages[index])}
@@ -58,18 +57,14 @@ def _renamed_swaps(draft: Draft, index: int, newest_swap: Mapping[str, Swap], ca
 def make_swaps(draft: Draft, index: int, over: int, cap: int, reason: EditReason) -> list[Swap]:
     """Short forms of a message's results above so many characters."""
     fact, key = draft.history.facts[index], draft.history.keys[index]
-    slots = [slot for slot in fact.results if slot.chars > over]
+    slots = [slot for slot in _swappable_slots(draft, index) if slot.chars > over]
     if not slots:
         return []
     texts = {part.call_id: part.text for part in draft.adapter.parts_of(draft.history.messages[index])}
-    other_edits = [edit for edit in draft.edits.edited_rows.get(key, ()) if not isinstance(edit, Swap)]
     swaps = []
     for slot in slots:
         # What an agent reads back with our own tools is not shortened again: it could never be read whole.
-        if reason == "size" and _is_answer_of_ours(draft.history, index, slot.call_id):
-            continue
-        # Another kind's text stands for it already.
-        if any(isinstance(edit, ResultEdit) and edit.call_id == slot.call_id for edit in other_edits):
+        if reason == "size" and is_answer_of_ours(draft.history, index, slot.call_id):
             continue
         result_id = fingerprint.short_id(fact.digest, slot.call_id)
         text = shorten(texts[slot.call_id], result_id, cap)
@@ -78,7 +73,15 @@ def make_swaps(draft: Draft, index: int, over: int, cap: int, reason: EditReason
     return swaps
 
 
-def _is_answer_of_ours(history: History, index: int, call_id: str) -> bool:
+def _swappable_slots(draft: Draft, index: int) -> Sequence[ResultSlot]:
+    """Results of a message that no other kind's text stands for."""
+    slots, edits = draft.history.facts[index].results, draft.edits.edited_rows.get(draft.history.keys[index], ())
+    others = {edit.call_id for edit in edits if isinstance(edit, ResultEdit) and not isinstance(edit, Swap)}
+    return [slot for slot in slots if slot.call_id not in others] if others else slots
+
+
+def is_answer_of_ours(history: History, index: int, call_id: str) -> bool:
+    """Whether the result of this call, in the message at an index, is an answer of one of our own tools."""
     for at in range(index - 1, -1, -1):
         fact = history.facts[at]
         if call_id in fact.calls:

@@ -124,6 +124,13 @@ class Draft:
             at -= 1
         return at
 
+    def editable_places(self) -> list[int]:
+        """Indices of the messages that go out by themselves and are not known to have been sent: behind the trim and
+        what a provider compacted. Inner cuts take no part: a message that one replaces goes out once it stands no
+        more."""
+        start = max(self.edits.tail_start(self.history), self.history.editable_from)
+        return [i for i in range(start, len(self.history)) if not self.was_sent(i)]
+
     def with_row_edits(self, edits: Sequence[RowEdit]) -> Draft:
         """With new edits of single messages: they stand, and are to be written."""
         if not edits:

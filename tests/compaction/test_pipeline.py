@@ -109,6 +109,10 @@ def test_switched_off_nothing_is_shortened(more: dict[str, Any]) -> None:
     assert not run(inputs(body(*turn("go", "1", size=9000)), **more)).new_edits
 
 
+def swap_of(draft: Draft, call_id: str) -> Swap:
+    return next(swap for swap in draft.new_edits.swaps.values() if swap.call_id == call_id)
+
+
 class OtherText(ResultEdit):
     """A kind that nothing decides."""
 
@@ -121,6 +125,9 @@ def test_a_result_that_another_kind_of_text_stands_for_is_not_shortened_too() ->
     one = OtherText(id="0" * 16, reason="size", key=history.keys[2], call_id=history.facts[2].answers[0], text="other")
     draft = run(inputs(request, SessionState(edits=Edits.of([one]))))
     assert short_calls(draft) == {"2": "size"}
+    once_short = replace(swap_of(run(inputs(request)), one.call_id), key=b"its name before a change")
+    draft = run(inputs(request, SessionState(edits=Edits.of([one, once_short]))))
+    assert short_calls(draft) == {"2": "size"}, "nor is its short form taken over under another name"
 
 
 def test_switched_off_what_went_out_short_goes_on_so() -> None:
