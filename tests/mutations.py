@@ -118,8 +118,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     # The steps.
     pure("a retry breaks at the soft limit", "cut", "if is_over and not is_retry and not is_summary",
          "if is_over and not is_summary", "pipeline"),
-    pure("what was sent raw is shortened", "compress", "if draft.was_sent(i):", "if False:",
+    pure("what was sent raw is shortened", "draft", "if not self.was_sent(i)]", "]", "pipeline"),
+    pure("a squeezed result is measured as before", "squeeze", "costs=costs, tokens=count", "tokens=count", "pipeline"),
+    pure("another kind's text is shortened too", "compress", "if slot.call_id not in others] if others", "] if others",
          "pipeline"),
+    pure("kinds apply as they are listed", "active", "edits if len(edits) == 1 else in_order(edits)", "edits",
+         "edits"),
     pure("a short form is forgotten under another name", "compress", "        swaps += renamed_swaps\n", "",
          "pipeline"),
     pure("repeated breaks for any gain", "trim", "REPEATED_GAIN = 0.2", "REPEATED_GAIN = 0.0", "pipeline"),
