@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import aiosqlite
 
+from openmem_hook.store.executor import read_outcome
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
@@ -283,6 +285,7 @@ async def read_only(path: Path, seconds: float = READ_S) -> AsyncIterator[aiosql
     """
     db = _AsyncConnection(partial(connect_read_only, path, seconds), _ROWS_A_TURN)
     opening = asyncio.ensure_future(db.open())
+    opening.add_done_callback(read_outcome)
     try:
         # Shielded: whoever is cancelled meanwhile leaves at once, and what was being opened is closed afterwards.
         await asyncio.shield(opening)
@@ -293,13 +296,14 @@ async def read_only(path: Path, seconds: float = READ_S) -> AsyncIterator[aiosql
         db.is_wanted = False
         if db.is_open:
             await db.interrupt()  # a statement still runs where the caller was cancelled
-            # The thread is told to close the connection and to end before this waits: it does so in any case.
-            await db.end()
+            db.stop()
+            # Whoever is cancelled once more leaves at once, too.
+            await asyncio.shield(asyncio.ensure_future(db.wait_stopped()))
 
 
 class _AsyncConnection(aiosqlite.Connection):
-    """One whose end can be waited for, also where aiosqlite itself stops it because it can't be opened: the last thing
-    that its thread does is to speak to the event loop, which must not have been closed by then."""
+    """One whose thread can be waited for, also where aiosqlite itself stops it because it can't be opened: the last
+    thing that the thread does is to speak to the event loop, which must not have been closed by then."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], rows_a_turn: int) -> None:
         super().__init__(connect, rows_a_turn)
@@ -307,25 +311,30 @@ class _AsyncConnection(aiosqlite.Connection):
         """Whether it could be opened, and somebody still wanted it then."""
         self.is_wanted = True
         """Whether somebody waits for it to be opened, or uses it."""
-        self._end: asyncio.Future[Any] | None = None
+        self._stopped: asyncio.Future[Any] | None = None
+        """Done when the thread has closed the connection and ends; None before it is told to."""
 
     def stop(self) -> asyncio.Future[Any] | None:
-        self._end = self._end or super().stop()
-        return self._end
+        self._stopped = self._stopped or super().stop()
+        return self._stopped
 
     async def open(self) -> None:
-        """Ends the thread before it returns or raises, unless the connection is open for somebody who wants it."""
+        """Opens it. Its thread has ended where this raises, or where nobody wants the connection any more."""
         try:
             await self
             self.is_open = self.is_wanted
+            if not self.is_open:
+                self.stop()
         finally:
             if not self.is_open:
-                await self.end()
+                await self.wait_stopped()
 
-    async def end(self) -> None:
-        """Closes the connection, and waits for its thread."""
-        if (end := self.stop()) is not None:
-            await end
+    async def wait_stopped(self) -> None:
+        """Waits until the thread ends that was told to, however often this is cancelled: an event loop that is about to
+        be closed cancels all. It takes no longer than a statement that is interrupted, or a database that is busy."""
+        while self._stopped is not None and not self._stopped.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(self._stopped)
 
 
 def _read_error(error: sqlite3.Error) -> StoreError:

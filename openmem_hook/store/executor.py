@@ -43,7 +43,7 @@ class Executor:
     def start(self, lane: Lane, work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Work that somebody may wait for, from the event loop."""
         future = asyncio.get_running_loop().run_in_executor(self._pool(lane), work, *arguments)
-        future.add_done_callback(_read_outcome)
+        future.add_done_callback(read_outcome)
         return future
 
     async def run(self, lane: Lane, work: Callable[..., T], *arguments: Any) -> T:
@@ -106,7 +106,7 @@ class Executor:
             return self._pools[lane]
 
 
-def _read_outcome(future: asyncio.Future[Any]) -> None:
+def read_outcome(future: asyncio.Future[Any]) -> None:
     """Nobody may wait any more; reading the outcome keeps asyncio from reporting it as unread."""
     with suppress(asyncio.CancelledError):
         future.exception()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import sqlite3
 import threading
@@ -11,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -167,25 +169,62 @@ async def test_whoever_is_cancelled_leaves_at_once_and_no_thread_stays(
     assert all(map(is_closed, connections))
 
 
-def read_and_leave(path: Path, after: float) -> None:
-    """On an event loop of its own, which is closed at once."""
-    with contextlib.suppress(asyncio.TimeoutError, OSError, StoreError):
-        asyncio.run(asyncio.wait_for(read(path), after))
+async def test_an_opening_that_fails_when_nobody_waits_any_more_is_no_news(path: Path, threads_end: Wait) -> None:
+    news = list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: news.append(context))
+    await by_asyncio(path.with_name("gone.db"), 0)
+    await threads_end()
+    await asyncio.sleep(0)
+    gc.collect()
+    assert not news
 
 
+async def test_where_no_thread_can_be_started_that_is_the_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch, threads_end: Wait
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await asyncio.wait_for(read(path), 5)
+    async with read_only(path) as db:
+        assert list(await db.execute_fetchall("SELECT 1")) == [(1,)]
+    await threads_end()
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+async def by_asyncio_again_and_again(path: Path, after: float) -> None:
+    task = asyncio.create_task(read(path))
+    await asyncio.sleep(after)
+    for _ in range(4):
+        task.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def by_its_end(path: Path, after: float) -> None:
+    """The event loop itself cancels what still runs."""
+    asyncio.get_running_loop().create_task(read(path))
+    await asyncio.sleep(after)
+
+
+@pytest.mark.parametrize("leave", [by_asyncio, by_asyncio_again_and_again, by_anyio, by_its_end])
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.3], ids=["at once", "while it opens", "while it reads"])
 @pytest.mark.parametrize("name", ["session.db", "gone.db", "bad.db"])
 def test_no_thread_speaks_to_an_event_loop_that_was_closed(
-    name: str, after: float, path: Path, connections: list[sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
+    name: str, after: float, leave, path: Path, connections: list[sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = list[threading.ExceptHookArgs]()
     monkeypatch.setattr(threading, "excepthook", failures.append)
     damage(path.with_name("bad.db"))
     before = set(threading.enumerate())
-    with slow_threads():
-        read_and_leave(path.with_name(name), after)
-        for thread in set(threading.enumerate()) - before:
-            thread.join(10)
+    with slow_threads(), contextlib.suppress(OSError, StoreError):
+        asyncio.run(leave(path.with_name(name), after))
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
     assert not failures
     assert set(threading.enumerate()) <= before
 
