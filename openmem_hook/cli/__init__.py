@@ -7,6 +7,8 @@ are called. LiteLLM takes several seconds and is imported by no command: `openme
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Mapping, Sequence
 
 import click
@@ -45,7 +47,11 @@ def openmem(ctx: click.Context) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code: 2 for what can't be run, 130 after Ctrl-C."""
+    """Runs the command line and returns its exit code: 2 for what can't be run, 1 for output that nobody takes,
+    130 after Ctrl-C."""
+    # A terminal that knows no other letters than ASCII shows the others' numbers.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         # Commands return their exit code, which click hands on only outside its standalone mode.
         return int(openmem.main(argv, prog_name="openmem", standalone_mode=False))
@@ -54,3 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.Abort:
         return 130
+    except OSError as error:  # standard output that is full, or that nobody reads
+        click.echo(f"openmem: {error.strerror}", err=True)
+        return 1

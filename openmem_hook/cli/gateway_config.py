@@ -14,6 +14,9 @@ from openmem_hook.cli.base import CannotRunError
 
 CONFIG_NAME = "litellm_config.yaml"
 
+_YAML_ERRORS = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""What the reader of YAML raises: also what Python says of a date, a number or a depth that can't be."""
+
 _REFERENCE = "os.environ/"
 """How LiteLLM's file names a value of the environment."""
 
@@ -34,7 +37,7 @@ def read(file: Path) -> Document:
         document = yaml.safe_load(file.read_text("utf-8"))
     except OSError as error:
         raise CannotRunError(f"{file}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except _YAML_ERRORS as error:
         mark = getattr(error, "problem_mark", None)
         where = f": line {mark.line + 1}, {getattr(error, 'problem', '')}" if mark else ""
         raise CannotRunError(f"{file} is not readable as YAML{where}") from error

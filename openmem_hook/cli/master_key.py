@@ -15,15 +15,19 @@ VARIABLE = "LITELLM_MASTER_KEY"
 
 
 def key_file(environ: Mapping[str, str]) -> Path:
+    """Where the key lies. Raises CannotRunError for the home of a user that doesn't exist."""
     home = environ.get("HOME") or str(Path.home())
     folder = environ.get("OPENMEM_STATE_DIR") or f"{home}/.local/share/openmem"
-    return Path(folder).expanduser() / "master_key"
+    try:
+        return Path(folder).expanduser() / "master_key"
+    except RuntimeError as error:
+        raise CannotRunError(f"OPENMEM_STATE_DIR is {folder}: there is no such user") from error
 
 
 def read_or_make(file: Path) -> str:
     """The key in this file, which is made where it is missing. Two that start at once get the same one.
 
-    Raises CannotRunError where the file can't be read or made, is empty, or can be read by others.
+    Raises CannotRunError where the file can't be read or made, holds no key, or can be read by others.
     """
     try:
         if not file.exists():
@@ -33,6 +37,8 @@ def read_or_make(file: Path) -> str:
         key = file.read_text("utf-8").strip()
     except OSError as error:
         raise CannotRunError(f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CannotRunError(f"{file} holds no key: delete it to get a new one") from error
     if not key:
         raise CannotRunError(f"{file} is empty: delete it to get a new key")
     return key

@@ -7,6 +7,7 @@ module path of an installed script begins with the script's folder and lacks the
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import click
@@ -61,6 +62,9 @@ def _serve(state: Path, folder: str) -> None:
     from openmem_hook.store.pool import Pool
     from openmem_hook.tools import Caller, ToolRunner
 
+    # The library waits for a line of standard input, which no exception interrupts: Ctrl-C ends the process itself.
+    # What was being written then is not committed.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     pool, executor = Pool(state), Executor()
     runner = ToolRunner(pool, executor)
     try:

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from openmem_hook.cli.base import FILE, Command, WholeNumber
+from openmem_hook.cli.base import FILE, CannotRunError, Command, WholeNumber
 
 
 @click.command(
@@ -41,7 +41,13 @@ def command(config: Path | None, host: str, port: int, workers: int, litellm_arg
     from openmem_hook.cli.launch import ServeOptions, greeting, plan
 
     # A `.env` file in this folder is where LiteLLM's own advice puts keys; the environment wins.
-    file = {key: value for key, value in dotenv.dotenv_values(".env").items() if value}
+    try:
+        file = {key: value for key, value in dotenv.dotenv_values(".env").items() if value}
+    except UnicodeDecodeError as error:
+        raise CannotRunError(".env is not readable as UTF-8") from error
     launch = plan(ServeOptions(config, host, port, workers, litellm_args), file | dict(os.environ))
     click.echo("\n".join(greeting(launch)))
-    os.execve(launch.command[0], list(launch.command), dict(launch.environ))  # noqa: S606 - no shell wanted
+    try:
+        os.execve(launch.command[0], list(launch.command), dict(launch.environ))  # noqa: S606 - no shell wanted
+    except ValueError as error:  # a NUL character in what no command line or environment can hold
+        raise CannotRunError(f"the gateway can't be started: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import socket
@@ -160,6 +161,12 @@ WRONG = {
     "a model's wrong value": ("trim_at_tokens: 90000", "trim_at_tokens: -1", "model 'claude' model_info.openmem"),
     "a list for a mapping": ("{ttl_days: 7}", "[ttl_days]", "a mapping of settings is allowed"),
     "no YAML": ("model_list:", "model_list: {", "is not readable as YAML: line 3"),
+    "a day that can't be": ("ttl_days: 7", "ttl_days: 2001-99-99", "is not readable as YAML"),
+    "a number of 5,000 digits": ("ttl_days: 7", f"ttl_days: {'9' * 5000}", "is not readable as YAML"),
+    "no number": ("ttl_days: 7", "ttl_days: !!float x", "is not readable as YAML"),
+    "no truth": ("ttl_days: 7", "ttl_days: !!bool x", "is not readable as YAML"),
+    "no time": ("ttl_days: 7", "ttl_days: !!timestamp x", "is not readable as YAML"),
+    "a depth that can't be": ("{ttl_days: 7}", "[" * 2000 + "]" * 2000, "is not readable as YAML"),
     "no mapping": (CONFIG, "- a\n", "is no gateway configuration"),
 }
 
@@ -198,6 +205,35 @@ def test_a_port_in_use_is_named_instead_of_another_one_being_taken(plan) -> None
             plan("--port", str(port))
 
 
+@pytest.mark.parametrize("host", ["no such host", "xn--\u2028", "a" * 300, "::ffff:nowhere", "a\0b"])
+def test_a_host_that_is_none_is_named(plan, host: str) -> None:
+    with pytest.raises(CannotRunError, match="can't listen on"):
+        plan("--host", host)
+
+
+BYTES_THAT_ARE_NO_TEXT = b"OPENMEM=\xff\xfe\n"
+
+
+def test_files_that_are_no_text_are_named(plan, home, tmp_path, monkeypatch) -> None:
+    key_file = plan().key_file
+    assert key_file is not None
+    key_file.write_bytes(BYTES_THAT_ARE_NO_TEXT)
+    with pytest.raises(CannotRunError, match="master_key holds no key: delete it"):
+        plan()
+    (tmp_path / ".env").write_bytes(BYTES_THAT_ARE_NO_TEXT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", home)
+    assert run("serve") == Run(2, "", "openmem: .env is not readable as UTF-8\n")
+
+
+def test_a_key_that_no_environment_can_hold_is_refused(home, tmp_path, monkeypatch) -> None:
+    (tmp_path / ".env").write_text("LITELLM_MASTER_KEY='sk-\0'\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", home)
+    done = run("serve", "--port", "0", "--config", "gateway.yaml")
+    assert (done.exit_code, done.stderr) == (2, "openmem: the gateway can't be started: embedded null byte\n")
+
+
 @pytest.mark.parametrize(
     ("option", "value", "limits"),
     [
@@ -226,6 +262,11 @@ def test_a_state_folder_that_can_not_be_written_is_named(plan, tmp_path) -> None
     (tmp_path / "file").touch()
     with pytest.raises(CannotRunError, match="master_key: Not a directory"):
         plan(OPENMEM_STATE_DIR=str(tmp_path / "file/below"))
+
+
+def test_the_home_of_nobody_is_named(plan) -> None:
+    with pytest.raises(CannotRunError, match="OPENMEM_STATE_DIR is ~nosuchuser/x: there is no such user"):
+        plan(OPENMEM_STATE_DIR="~nosuchuser/x")
 
 
 # --- the command as such ------------------------------------------------------------------------------------
@@ -336,6 +377,14 @@ def test_ctrl_c_ends_a_command_with_130(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(launch, "plan", interrupt)
     assert run("serve").exit_code == 130
+
+
+def test_output_that_nobody_takes_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(cli.openmem, "main", fail)
+    assert run("--help") == Run(1, "", "openmem: No space left on device\n")
 
 
 def test_the_command_line_never_imports_the_gateway() -> None:

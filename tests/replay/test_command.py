@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,14 @@ def figures(path: Path, **settings: object) -> Json:
 
 def openmem(*words: object) -> int:
     return cli.main(["replay", *map(str, words)])
+
+
+def test_a_terminal_of_ascii_shows_the_report_too(tmp_path: Path) -> None:
+    path = session(tmp_path, exchanges=2, file="größe.jsonl")
+    command = [Path(sys.executable).with_name("openmem"), "replay", path]
+    environ = {"HOME": str(tmp_path), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environ, capture_output=True, timeout=120, check=True)
+    assert rb"gr\xf6\xdfe" in done.stdout
 
 
 # --- what is reported ---------------------------------------------------------------------------------------

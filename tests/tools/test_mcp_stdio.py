@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,6 +60,21 @@ class Talk:
         answer = json.loads(self.process.stdout.readline())
         assert answer["id"] == self.calls
         return answer["result"]
+
+
+@pytest.mark.parametrize("calls", [0, 8], ids=["while it waits", "while it answers"])
+def test_ctrl_c_ends_it_at_once_and_without_a_word(calls: int, shelf: FilledStore, tmp_path: Path) -> None:
+    shelf.put(["the needle"])
+    talk = Talk(folder=tmp_path, home=tmp_path)
+    with talk.process as process:
+        talk.__enter__()
+        for number in range(calls):
+            search = {"name": "smart_compact_search", "arguments": {"query": "needle"}}
+            talk.send({"jsonrpc": "2.0", "id": 100 + number, "method": "tools/call", "params": search})
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == -signal.SIGINT
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
 
 
 def test_a_project_folder_can_not_change_what_is_run(shelf: FilledStore, tmp_path: Path) -> None:

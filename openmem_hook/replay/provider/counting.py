@@ -136,7 +136,7 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _texts(inner)
-    elif isinstance(value, dict) and value.get("type") not in MEDIA_TYPES:
+    elif isinstance(value, dict) and str(value.get("type")) not in MEDIA_TYPES:
         for key, inner in value.items():
             if key in SILENT_KEYS or key in OPAQUE_KEYS:
                 continue

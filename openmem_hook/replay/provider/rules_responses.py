@@ -107,11 +107,11 @@ def _sizes(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
 def _ids(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:
     ids: set[str] = set()
     for item in items_of(body):
-        item_id = item.get("id")
+        item_id = str(item.get("id") or "")
         if item_id and kind_of(item) != "local_shell_call_output":
             if item_id in ids:
                 yield (f"Duplicate item found with id {item_id}. Remove duplicate items from your input and try again.")
-            ids.add(str(item_id))
+            ids.add(item_id)
 
 
 def _pairs(body: Body, registry: SignatureRegistry | None) -> Iterator[str]:

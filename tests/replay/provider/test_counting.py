@@ -76,6 +76,11 @@ def test_a_parameter_of_a_tool_may_be_called_type() -> None:
     assert prompt_tokens(responses.body(responses.user("x"), found), "responses") > 0
 
 
+@pytest.mark.parametrize("kind", [{"a": 1}, ["text"], 7, None])
+def test_a_block_of_a_type_that_is_no_word_is_counted_too(kind: object) -> None:
+    assert prompt_tokens(body(user({"type": kind, "text": "go"})), "anthropic") > 0
+
+
 def test_the_second_count_of_a_large_history_is_cheap() -> None:
     large = session("anthropic", turns=4, exchanges=20, size=10_000, seed="cheap")
     prompt_tokens(large, "anthropic")

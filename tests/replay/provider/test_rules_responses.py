@@ -185,6 +185,12 @@ def test_an_item_of_a_type_not_yet_invented_is_let_through() -> None:
     )
 
 
+def test_an_id_that_is_no_word_is_an_id_too() -> None:
+    odd = {"type": "brand_new_item", "id": {"a": 1}}
+    assert check(r.body(USER, odd)) == []
+    assert "Duplicate item found" in check(r.body(USER, odd, odd))[0]
+
+
 def test_a_lone_output_is_fine_after_a_previous_response() -> None:
     assert check(r.body(OUTPUT, previous_response_id="resp_1")) == []
     assert check(r.body(OUTPUT)) != []
