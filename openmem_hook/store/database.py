@@ -298,7 +298,7 @@ async def read_only(path: Path, seconds: float = READ_S) -> AsyncIterator[aiosql
             await db.interrupt()  # a statement still runs where the caller was cancelled
             db.stop()
             # Whoever is cancelled once more leaves at once, too.
-            await asyncio.shield(asyncio.ensure_future(db.wait_stopped()))
+            await asyncio.shield(asyncio.ensure_future(db.wait_for_end()))
 
 
 class _AsyncConnection(aiosqlite.Connection):
@@ -311,12 +311,12 @@ class _AsyncConnection(aiosqlite.Connection):
         """Whether it could be opened, and somebody still wanted it then."""
         self.is_wanted = True
         """Whether somebody waits for it to be opened, or uses it."""
-        self._stopped: asyncio.Future[Any] | None = None
+        self._end: asyncio.Future[Any] | None = None
         """Done when the thread has closed the connection and ends; None before it is told to."""
 
     def stop(self) -> asyncio.Future[Any] | None:
-        self._stopped = self._stopped or super().stop()
-        return self._stopped
+        self._end = self._end or super().stop()
+        return self._end
 
     async def open(self) -> None:
         """Opens it. Its thread has ended where this raises, or where nobody wants the connection any more."""
@@ -327,14 +327,14 @@ class _AsyncConnection(aiosqlite.Connection):
                 self.stop()
         finally:
             if not self.is_open:
-                await self.wait_stopped()
+                await self.wait_for_end()
 
-    async def wait_stopped(self) -> None:
+    async def wait_for_end(self) -> None:
         """Waits until the thread ends that was told to, however often this is cancelled: an event loop that is about to
         be closed cancels all. It takes no longer than a statement that is interrupted, or a database that is busy."""
-        while self._stopped is not None and not self._stopped.done():
+        while self._end is not None and not self._end.done():
             with suppress(asyncio.CancelledError):
-                await asyncio.shield(self._stopped)
+                await asyncio.shield(self._end)
 
 
 def _read_error(error: sqlite3.Error) -> StoreError:
