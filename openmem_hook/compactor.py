@@ -85,11 +85,12 @@ class Compactor:
         """The outcome, after word of the request was left for its response. `start`: by the performance counter."""
         if isinstance(decision, Opening | Auxiliary):
             self.store.remember_outside_thread(context.request, context.history)
-        self.recorder.expect_response(context, decision, time.perf_counter() - start)
+        savings = measure_savings(decision.draft) if isinstance(decision, ThreadDecision) else None
+        self.recorder.expect_response(context, decision, savings, time.perf_counter() - start)
         if not isinstance(decision, ThreadDecision):
             return Outcome(decision.body, is_trimmed=decision.is_trimmed)
         session, events = decision.draft.inputs.session, tuple(decision.write.events)
-        return Outcome(decision.body, measure_savings(decision.draft), decision.is_trimmed, session, events)
+        return Outcome(decision.body, savings, decision.is_trimmed, session, events)
 
     async def record_response(self, call_id: str, usage: Usage) -> bool:
         """Stores a request's usage and learns from it; False where the call is unknown or was recorded before."""

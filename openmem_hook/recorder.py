@@ -18,9 +18,8 @@ from openmem_hook.compaction import estimate
 from openmem_hook.compaction.decision import Auxiliary, Decision, Opening, Passthrough, Replay, ThreadDecision
 from openmem_hook.compaction.draft import Break, Draft
 from openmem_hook.compaction.learning import Lesson, Sample, learn
-from openmem_hook.compaction.record import measure_savings
 from openmem_hook.compaction.threads import Thread
-from openmem_hook.compaction.write import Event, UsageWrite
+from openmem_hook.compaction.write import Event, Savings, UsageWrite
 from openmem_hook.formats import breakpoints
 from openmem_hook.formats.usage import Usage
 from openmem_hook.store import catalog, names, session
@@ -68,8 +67,11 @@ class Recorder:
 
     # --- before the call --------------------------------------------------------------------------------------
 
-    def expect_response(self, context: RequestContext, decision: Decision, hook_s: float) -> None:
-        """A response to this request may come. `hook_s`: seconds that the decision took."""
+    def expect_response(
+        self, context: RequestContext, decision: Decision, savings: Savings | None, hook_s: float
+    ) -> None:
+        """A response to this request may come. `savings`: of a thread's request; `hook_s`: seconds that the decision
+        took."""
         request = context.request
         if not request.call_id or isinstance(decision, Passthrough):
             return
@@ -77,7 +79,7 @@ class Recorder:
         about = {"agent": request.agent, "format": request.adapter.name}
         match decision:
             case ThreadDecision(_, draft, _):
-                call = _open_call(context, draft, breakpoints.layout(decision.body), hook_s)
+                call = _open_call(context, draft, breakpoints.layout(decision.body), savings, hook_s)
             case Replay(_, draft):
                 call = OpenCall(tenant, name, draft.thread, request.model)
             case Opening() | Auxiliary():
@@ -151,8 +153,8 @@ class Recorder:
             return lesson
 
 
-def _open_call(context: RequestContext, draft: Draft, layout: str, hook_s: float) -> OpenCall:
-    request, savings = context.request, measure_savings(draft)
+def _open_call(context: RequestContext, draft: Draft, layout: str, savings: Savings | None, hook_s: float) -> OpenCall:
+    request = context.request
     # Kept until the response comes: without the messages, and without the session's maps, which the state has then.
     sample = Sample(
         history=replace(draft.history, messages=()),

@@ -100,8 +100,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     pure("an inner cut's rows are charged", "outgoing",
          "keys[active.start : active.anchor + 1] = [None] * len(places)", "pass", "outgoing"),
     pure("splices weigh nothing", "outgoing",
-         "facts[i] = _together(history.facts[i], [cached_facts(adapter, raw, cache) for raw in messages])",
-         "pass", "outgoing"),
+         "facts[i] = parts[0] if len(parts) == 1 else _together(history.facts[i], parts)", "pass", "outgoing"),
     # Threads, costs, state.
     pure("a sub-agent's label is ignored", "threads", "for thread in threads if thread.agent == agent}",
          "for thread in threads}", "threads"),

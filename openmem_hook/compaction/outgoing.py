@@ -70,7 +70,8 @@ def outgoing_facts(adapter: Adapter, history: History, edits: ActiveEdits, cache
     for i in range(edits.tail_start(history), len(history)):
         if i in edits.splices or history.keys[i] in edits.edited_rows:
             messages = _outgoing_message(adapter, history, i, edits)
-            facts[i] = _together(history.facts[i], [cached_facts(adapter, raw, cache) for raw in messages])
+            parts = [cached_facts(adapter, raw, cache) for raw in messages]
+            facts[i] = parts[0] if len(parts) == 1 else _together(history.facts[i], parts)
     # An inner cut: its head stands at the place of its anchor, which no row's tokens are for.
     if edits.inner_cuts:
         keys = list(history.keys)

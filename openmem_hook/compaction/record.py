@@ -134,12 +134,11 @@ def measure_savings(draft: Draft) -> Savings | None:
     replaced_tokens = sum(costs.of_each(history.keys[history.lead : start], history.facts[history.lead : start]))
     head = 0.0 if edits.trim is None else tokens.estimate(costs.calibration, edits.trim.cut.head_sizes)
     # In the tail: each message less what goes out in its place.
-    in_tail = 0.0
-    for i in range(start, len(history)):
-        fact, outgoing = history.facts[i], draft.outgoing.facts[i]
-        if fact is not outgoing:
-            raw = tokens.estimate(costs.calibration, fact.sizes)
-            in_tail += raw - costs.of_each([draft.outgoing.keys[i]], [outgoing])[0]
+    facts, outgoing = history.facts, draft.outgoing
+    places = [i for i in range(start, len(history)) if facts[i] is not outgoing.facts[i]]
+    counts = costs.of_each([outgoing.keys[i] for i in places], [outgoing.facts[i] for i in places])
+    raw_counts = (tokens.estimate(costs.calibration, facts[i].sizes) for i in places)
+    in_tail = sum(raw - count for raw, count in zip(raw_counts, counts, strict=True))
     difference = max(replaced_tokens - head, 0.0) + max(in_tail, 0.0)
     return Savings(round(draft.tokens + difference), round(draft.tokens)) if difference else None
 
