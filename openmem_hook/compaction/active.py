@@ -72,7 +72,10 @@ class ActiveEdits:
         for edit in self.row_edits.values():
             by_row.setdefault(edit.key, []).append(edit)
         # Memory and a database list the same edits in other orders.
-        return {key: edits if len(edits) == 1 else in_order(edits) for key, edits in by_row.items()}
+        for key, edits in by_row.items():
+            if len(edits) > 1:
+                by_row[key] = in_order(edits)
+        return by_row
 
     @property
     def cut_id(self) -> str:

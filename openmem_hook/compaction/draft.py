@@ -101,11 +101,6 @@ class Draft:
     def limits(self) -> Limits:
         return self.inputs.request.limits
 
-    def was_sent(self, index: int) -> bool:
-        """Whether this message is known to have been sent: it stays as it was sent, stored or not."""
-        key = self.history.keys[index]
-        return key in self.inputs.state.row_tokens or key in self.inputs.sent_unstored
-
     def undecided_from(self) -> int:
         """Index from which on a message that is not known to have been sent is sent for the first time.
 
@@ -125,11 +120,12 @@ class Draft:
         return at
 
     def editable_places(self) -> list[int]:
-        """Indices of the messages that go out by themselves and are not known to have been sent: behind the trim and
-        what a provider compacted. Inner cuts take no part: a message that one replaces goes out once it stands no
-        more."""
-        start = max(self.edits.tail_start(self.history), self.history.editable_from)
-        return [i for i in range(start, len(self.history)) if not self.was_sent(i)]
+        """Indices of the messages that go out by themselves, behind the trim and what a provider compacted, and are
+        not known to have been sent: one that was stays as it was sent, stored or not. Inner cuts take no part: a
+        message that one replaces goes out once it stands no more."""
+        start, keys = max(self.edits.tail_start(self.history), self.history.editable_from), self.history.keys
+        row_tokens, sent_unstored = self.inputs.state.row_tokens, self.inputs.sent_unstored
+        return [i for i in range(start, len(keys)) if not (keys[i] in row_tokens or keys[i] in sent_unstored)]
 
     def with_row_edits(self, edits: Sequence[RowEdit]) -> Draft:
         """With new edits of single messages: they stand, and are to be written."""

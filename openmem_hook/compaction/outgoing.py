@@ -19,7 +19,13 @@ from openmem_hook.tokens import ZERO
 
 def outgoing_messages(adapter: Adapter, history: History, places: range, edits: ActiveEdits) -> list[Raw]:
     """What these messages go out as, range cuts aside: the client's own objects, but for those that were edited."""
-    return [raw for i in places for raw in _outgoing_message(adapter, history, i, edits)]
+    out, edited_rows = list[Raw](), edits.edited_rows
+    for i in places:
+        if i in edits.splices or history.keys[i] in edited_rows:
+            out += _outgoing_message(adapter, history, i, edits)
+        else:
+            out.append(history.messages[i])
+    return out
 
 
 def _outgoing_message(adapter: Adapter, history: History, index: int, edits: ActiveEdits) -> list[Raw]:

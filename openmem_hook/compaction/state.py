@@ -73,7 +73,7 @@ class SessionState:
         """After a decision was written; `thread` is the stored one."""
         state = self if not write.rows else self.with_rows(row_name(row, thread.id) for row in write.rows)
         replaced_rows = (edit.replaced_row for edit in write.edits)
-        forget = {key: None for key in replaced_rows if key is not None and key in state.row_tokens}
+        forget = {key: None for key in replaced_rows if key is not None and state.row_tokens.get(key) is not None}
         return replace(
             state,
             threads={**state.threads, thread.id: thread},
