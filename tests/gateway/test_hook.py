@@ -382,6 +382,7 @@ async def test_a_client_that_uses_one_call_id_again_has_a_record_a_request(new_h
 async def test_a_response_that_could_not_be_recorded_is_told_and_harms_nothing(new_hook, state_dir, caplog) -> None:
     client, store = Client(new_hook(**TIGHT), "chat"), Store(state_dir)
     await client.go_on(2)
+    await client.rest()
     with a_file_in_the_place_of(store.context):
         await client.report(800)
     assert client.hook.notices.failures == 0, "no request failed"
@@ -399,6 +400,7 @@ async def test_a_response_that_could_not_be_recorded_is_told_and_harms_nothing(n
 async def test_failures_are_events_once_a_request_as_soon_as_the_store_takes_them(new_hook, state_dir) -> None:
     client, store = Client(new_hook(**TIGHT), "chat"), Store(state_dir)
     await client.go_on(2)
+    await client.rest()
     with a_file_in_the_place_of(store.context):
         await client.go_on(3)
         await client.report()

@@ -7,6 +7,7 @@ break is due. `STRIKES` are faults of a store in use; each is a context manager 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import resource
 import shutil
@@ -102,6 +103,14 @@ class Client:
         self.at = 0
         self.outs: list[Json] = []
         self.took: list[float] = []
+
+    async def rest(self) -> None:
+        """Waits until nothing is done behind requests any more: it would meet an outage first."""
+        sessions = self.hook.compactor.store.pool.sessions_in_memory()
+        end = time.monotonic() + 10
+        while any(session.chores.is_running for session in sessions):
+            assert time.monotonic() < end, "chores that don't end"
+            await asyncio.sleep(0.01)
 
     async def go_on(self, count: int = 1, *, breaks: bool = False) -> list[Json]:
         """The next requests; `breaks` says that the first may start anew."""
