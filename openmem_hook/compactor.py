@@ -65,7 +65,7 @@ class Compactor:
         start = time.perf_counter()
         with self.store.load(request) as context:
             for _ in range(CLAIMS):
-                decision = decide(context.inputs(), Yielder())
+                decision = decide(context.inputs(), Yielder)
                 if context.claim(decision, handshake):
                     return self._answer(context, decision, start)
         raise SessionBusyError("other workers kept writing to this session")

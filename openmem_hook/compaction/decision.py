@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -72,16 +72,18 @@ class ThreadDecision:
 Decision = Passthrough | Opening | Auxiliary | Replay | ThreadDecision
 
 
-def decide(inputs: Inputs, pause: Pause = no_pause) -> Passthrough | Opening | Auxiliary | ThreadDecision:
-    """What becomes of a request, from all that is known. Nothing is done here. `pause` is called between two pieces of
-    long work."""
+def decide(
+    inputs: Inputs, make_pause: Callable[[], Pause] = lambda: no_pause
+) -> Passthrough | Opening | Auxiliary | ThreadDecision:
+    """What becomes of a request, from all that is known. Nothing is done here. `make_pause` gives, for each piece of
+    work that may be long, what is called now and then while it is done."""
     outside = _outside_a_thread(inputs)
     if outside is not None:
         return outside
-    draft = pipeline.run(inputs, pause)
+    draft = pipeline.run(inputs, make_pause())
     # What is written is made after the body: a body that can't be built must leave nothing behind.
     body = finish(draft)
-    return ThreadDecision(body, draft, plan_write(draft, pause))
+    return ThreadDecision(body, draft, plan_write(draft, make_pause()))
 
 
 def replay(inputs: Inputs) -> Passthrough | Opening | Auxiliary | Replay:

@@ -14,13 +14,9 @@ from openmem_hook.compaction.write import Event, NewRow, Savings, Write
 from openmem_hook.model import History, Pause, no_pause
 from openmem_hook.text import searchable, searchable_text
 
-ROWS_A_PAUSE = 8
-"""Rows made between two pauses. A request of a session that is known has fewer, and waits for nobody; one that brings a
-whole history lets others run."""
-
 
 def plan_write(draft: Draft, pause: Pause = no_pause) -> Write:
-    """All that a decision writes. `pause` is called between rows."""
+    """All that a decision writes. `pause` is called after each row."""
     inputs, history = draft.inputs, draft.history
     state, thread = inputs.state, draft.thread
     new = [i for i, key in enumerate(history.keys) if key not in state.row_tokens]
@@ -94,7 +90,7 @@ def _rows(draft: Draft, new: Sequence[int], whole: set[int], pause: Pause) -> li
         return []
     history, adapter = draft.history, draft.adapter
     callers = _callers(history, {call for i in new for call in history.facts[i].answers})
-    rows = list[NewRow]()
+    rows = []
     for i in new:
         fact, raw = history.facts[i], history.messages[i]
         tools = fact.tool_names or tuple(callers.get(call, "") for call in fact.answers)
@@ -112,8 +108,7 @@ def _rows(draft: Draft, new: Sequence[int], whole: set[int], pause: Pause) -> li
                 body=fingerprint.dump(raw),
             )
         )
-        if len(rows) % ROWS_A_PAUSE == 0:
-            pause()
+        pause()
     return rows
 
 
