@@ -61,5 +61,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.Abort:
         return 130
     except OSError as error:  # standard output that is full, or that nobody reads
-        click.echo(f"openmem: {error.strerror}", err=True)
+        click.echo(f"openmem: {error.strerror or error}", err=True)
         return 1

@@ -95,7 +95,7 @@ def _check_port(host: str, port: int) -> None:
             if error.errno == errno.EADDRINUSE:
                 raise CannotRunError(f"port {port} on {host} is in use: choose another with --port") from error
             raise CannotRunError(f"can't listen on {host} port {port}: {error.strerror}") from error
-        except (UnicodeError, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise CannotRunError(f"can't listen on {host!r} port {port}: no such address") from error
 
 
